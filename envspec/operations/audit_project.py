@@ -50,7 +50,7 @@ from envspec.resolve.pypi.index.page import PageListing, parse_page
 from envspec.resolve.pypi.index.routing import NotListed, PackageIndex, Rules
 from envspec.resolve.pypi.index.selection import own_files
 from envspec.resolve.pypi.resolve import TargetRequest, resolve_all
-from envspec.resolve.pypi.resolver import PypiRequest
+from envspec.resolve.pypi.resolver import Bound, BoundKind, PypiRequest
 from envspec.spec.conda import name_of
 from envspec.spec.requirements import Requirement, RequirementKind, read_constraint, read_override, read_requirement
 from envspec.spec.targets import MACOS, marker_environment, wheel_tags
@@ -391,9 +391,11 @@ async def _taken(audit: Audit, index: PackageIndex, store: Store, context: Conte
     except NoSuchBuild as error:
         return _without(audit, error.message)
     target = audit.target
-    bounds = (*(str(each.requirement) for each in audit.bounds), *constraints)
+    bounds = [Bound(str(each.requirement)) for each in audit.bounds]
+    bounds += map(Bound, constraints)
+    bounds += _installed(audit)
     request = TargetRequest(
-        PypiRequest(target, tuple(str(each.requirement) for each in resolved), bounds, _installed(audit)),
+        PypiRequest(target, tuple(str(each.requirement) for each in resolved), tuple(bounds)),
         Rules(as_of, tuple(wheel_tags(target)), index, overrides=dict(audit.overrides)),
         marker_environment(target),
         ["audit", as_of.isoformat(), index.key, sorted(map(str, audit.overrides))],
@@ -434,9 +436,10 @@ def _may_be_solved(audit: Audit, resolved: Sequence[Required]) -> str:
     return ""
 
 
-def _installed(audit: Audit) -> tuple[tuple[str, str], ...]:
+def _installed(audit: Audit) -> list[Bound]:
     """What a base image has, and pip keeps if the requirements allow it."""
-    return tuple(sorted((name, version.partition("+")[0]) for name, version in audit.draft.versions.items()))
+    versions = {name: version.partition("+")[0] for name, version in audit.draft.versions.items()}
+    return [Bound(f"{name}=={version}", BoundKind.PINNED) for name, version in versions.items()]
 
 
 def _without(audit: Audit, reason: str) -> Audit:

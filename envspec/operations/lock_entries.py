@@ -30,6 +30,7 @@ from envspec.names import SDIST_ENDINGS, normalised
 from envspec.resolve.pypi.index.selection import TagRanks
 from envspec.resolve.pypi.metadata import parsed
 from envspec.resolve.pypi.resolve import TargetRequest
+from envspec.resolve.pypi.resolver import BoundKind
 
 #: How a lock says that envspec measured a hash, since the index has none.
 _HASHES = ("", "measured")
@@ -72,7 +73,7 @@ def _of_package(package: Package, ranks: TagRanks, request: TargetRequest) -> It
         yield f"it was uploaded on {package.uploaded}, after {cutoff} (as_of)"
     for dependent in package.required_by:
         yield from _of_dependent(package, dependent, request)
-    for text in request.request.constraints:
+    for text in (each.line for each in request.request.of_kind(BoundKind.CONSTRAINT)):
         bound = parsed(text)
         if bound and normalised(bound.name) == package.name and not _allows(bound.specifier, package.version):
             yield f"the spec or its build of torch requires {text}"

@@ -17,6 +17,7 @@ from envspec.operations.lock_state import is_to_build
 from envspec.resolve.pypi.errors import UnbuiltSdist, bounds_in, words_of
 from envspec.resolve.pypi.index.selection import Sdists
 from envspec.resolve.pypi.resolve import TargetRequest
+from envspec.resolve.pypi.resolver import Bound
 from envspec.spec import Requirement, Spec
 from envspec.spec.errors import quoted
 from envspec.spec.requirements import read_constraint, read_requirement
@@ -158,11 +159,10 @@ def with_cuda_majors(request: TargetRequest, found: Resolution, facts: Facts) ->
         return request
     names = {row.package for row in facts.cuda_majors}
     versions = {each.name: Version(each.version) for each in found.packages if each.name in names}
-    bounds = [f"{name}=={cuda.major}.*" for name, version in versions.items() if version.major != cuda.major]
+    bounds = [Bound(f"{name}=={cuda.major}.*") for name, version in versions.items() if version.major != cuda.major]
     if not bounds:
         return request
-    constraints = tuple(sorted((*request.request.constraints, *bounds)))
-    return replace(request, request=replace(request.request, constraints=constraints))
+    return replace(request, request=request.request.with_bounds(bounds))
 
 
 def _constrained(

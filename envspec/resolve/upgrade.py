@@ -12,6 +12,7 @@ from packaging.version import Version
 
 from envspec.errors import UsageError
 from envspec.models import CondaPackage, Lock, Package, Platform, Resolution, Target
+from envspec.resolve.pypi.resolver import Bound, BoundKind
 
 if TYPE_CHECKING:
     from envspec.resolve.pypi.resolve import TargetRequest
@@ -44,20 +45,23 @@ def with_old_pins(
     """The request with the old pins of its platform as preferences.
 
     free: names without a preference. newer: names that must be newer than in the lock. without: what is chosen without
-    preferences.
+    preferences; empty if nothing is known of that.
     """
     platform = target.request.target.platform
     packages = _packages(old, platform)
     if not packages:
         return target
-    preferences = sorted((each.name, each.version) for each in packages if each.name not in free)
-    # `>` excludes post-releases and takes no local version (PEP 440).
-    old_versions = ((each.name, Version(each.version).public) for each in packages if each.name in newer)
-    bounds = [f"{name}>={version},!={version}" for name, version in old_versions]
-    constraints = tuple(sorted((*target.request.constraints, *bounds)))
-    chosen = tuple((each.name, each.version) for each in _packages(without, platform))
-    request = replace(target.request, preferences=tuple(preferences), constraints=constraints, free=chosen)
-    return replace(target, request=request)
+    chosen = {(each.name, each.version) for each in _packages(without, platform)}
+    bounds: list[Bound] = []
+    for each in packages:
+        if each.name not in free:
+            kind = BoundKind.SAME if (each.name, each.version) in chosen else BoundKind.KEPT
+            bounds.append(Bound(f"{each.name}=={each.version}", kind if chosen else BoundKind.PINNED))
+        if each.name in newer:
+            # `>` excludes post-releases and takes no local version (PEP 440).
+            version = Version(each.version).public
+            bounds.append(Bound(f"{each.name}>={version},!={version}"))
+    return replace(target, request=target.request.with_bounds(bounds))
 
 
 def without_packages(resolutions: Sequence[Resolution], names: Collection[str]) -> tuple[Resolution, ...]:

@@ -21,7 +21,7 @@ from envspec.resolve.pypi.index.selection import version_of
 from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import allows, missing_extras, parsed
 from envspec.resolve.pypi.refused_lines import RENAME, refused_lines
-from envspec.resolve.pypi.resolver import PassedOver, PypiRequest, Unsolvable
+from envspec.resolve.pypi.resolver import BoundKind, PassedOver, PypiRequest, Unsolvable
 from envspec.resolve.pypi.wheel_coverage import no_wheel_text
 from envspec.resolve.types import (
     LOOSEN,
@@ -169,7 +169,8 @@ async def no_solution_error(error: Unsolvable, request: PypiRequest, view: View)
         for each in corrections
         if name in named and any(line.partition(OWN_VERSION)[0] in error.message for line in each.requires)
     ]
-    corrected += [f"{line}: {why}" for line, why in request.reasons.items() if line in error.message]
+    explained = [each for each in request.of_kind(BoundKind.CONSTRAINT) if each.reason]
+    corrected += [f"{each.line}: {each.reason}" for each in explained if each.line in error.message]
     proof = error.message.strip()
     is_short = len(proof) <= _SHORT_PROOF
     ours = [reason for reason, _ in (*excluded, *absences) if reason]

@@ -25,6 +25,7 @@ from envspec.resolve.pypi.metadata import (
     without_marker,
     without_requirements,
 )
+from envspec.resolve.pypi.resolver import Bound
 from envspec.resolve.types import FoundEnvironment, FoundPackage
 
 #: In bytes; a report of `pip inspect` of 1,000 packages has 10 million.
@@ -175,25 +176,25 @@ def shown(found: FoundEnvironment, environment: Mapping[str, str]) -> dict[str, 
     return {name: _as_it_is(each, found.packages, environment) for name, each in found.packages.items()}
 
 
-def bounds_of(found: FoundEnvironment, environment: Mapping[str, str]) -> dict[str, str]:
-    """Constraints on what is installed on top of an environment, each with its reason.
+def bounds_of(found: FoundEnvironment, environment: Mapping[str, str]) -> list[Bound]:
+    """Bounds on what is installed on top of an environment.
 
     They are those that the environment states, and what its packages require of others that it lacks. environment: for
     markers.
     """
-    bounds = {}
+    reasons: dict[str, str] = {}
     for line in found.constraints:
         requirement = parsed(line)
         # What is there stays as it is, whatever the constraints say.
         if requirement is not None and normalised(requirement.name) not in found.packages:
-            bounds[line] = f"{line} is a constraint of {found.place}"
+            reasons[line] = f"{line} is a constraint of {found.place}"
     for package in found.packages.values():
         for requirement in applicable(declared(package.metadata or b""), environment, frozenset()):
             name = normalised(requirement.name)
             if name not in found.packages and requirement.specifier and requirement.url is None:
                 line = f"{name}{requirement.specifier}"
-                bounds.setdefault(line, f"{package}, which requires {line}")
-    return bounds
+                reasons.setdefault(line, f"{package}, which requires {line}")
+    return [Bound(line, reason=reason) for line, reason in reasons.items()]
 
 
 def _as_it_is(

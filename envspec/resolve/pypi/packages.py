@@ -46,7 +46,7 @@ from envspec.resolve.pypi.metadata import (
     requires_python,
     without_marker,
 )
-from envspec.resolve.pypi.resolver import Pins, PypiRequest, ResolverError
+from envspec.resolve.pypi.resolver import OLD_PINS, BoundKind, Pins, PypiRequest, ResolverError
 from envspec.resolve.pypi.shared_files import MAX_INIT_BYTES, shared_files
 from envspec.resolve.pypi.wheel_coverage import no_wheel_for
 from envspec.resolve.types import CondaProvided, FoundPackage, ProvidedPackage
@@ -132,11 +132,12 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
         )
         for node, (refusal, _), other, size, digest in zip(installed, rejected, preferred, sizes, digests, strict=True)
     )
-    excluded = {name for name, _ in request.excluded}
+    excluded = request.excluded()
+    names_excluded = {name for name, _ in excluded}
     held_back = {
         package: text
         for package, (_, backtracked) in zip(packages, rejected, strict=True)
-        if package.name not in excluded and (text := far_back(package, backtracked, rules.as_of))
+        if package.name not in names_excluded and (text := far_back(package, backtracked, rules.as_of))
     }
     backtracking = [
         HeldBack(package.name, held_back[package], await _recent(node, view))
@@ -146,7 +147,7 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
     compiled = (_compiled_beside(node, view, environment) for node in installed)
     untagged = (_untagged(node, rules) for node in installed)
     yanked = (_yanked(node) for node in installed if node.file.yanked is not None)
-    skipped = (f"{name} {version} was left out: {why}" for (name, version), why in sorted(request.excluded.items()))
+    skipped = (f"{name} {version} was left out: {why}" for (name, version), why in sorted(excluded.items()))
     old = _by_python(held_back, request.target.python.series)
     existing = tuple(
         replace(each.recorded, required_by=tuple(sorted(nodes[name].askers)) if name in nodes else ())
@@ -313,15 +314,15 @@ async def _newest(
     fitting = {each: file for each, file in candidates.items() if allows(file.requires_python or "", python)}
     version, file = max((fitting or candidates).items())
     why, backtracked = await _reason(node, (version, file), nodes, environment, request, view)
-    own = node.name, str(node.version)
-    if why == _NO_SET and (own in request.preferred or request.is_kept(*own)):
+    is_preferred = request.release_of(node.name, BoundKind.PREFERRED) == node.version
+    if why == _NO_SET and (is_preferred or request.is_kept(node.name, node.version)):
         why, backtracked = f"{node.version} is kept, which fits too", False
     return Rejected(str(version), why), backtracked
 
 
 async def _reason(
     node: _Node,
-    release: tuple[Version, ListedFile],
+    candidate: tuple[Version, ListedFile],
     nodes: Mapping[str, _Node],
     environment: Mapping[str, str],
     request: PypiRequest,
@@ -330,7 +331,7 @@ async def _reason(
     """Why another release of a package was not taken, and whether the resolver backtracked: nothing excludes it, but
     its own requirements do not fit the others.
     """
-    version, file = release
+    version, file = candidate
     python = request.target.python.version
     if why := "; ".join(_excluding(node, version, request)):
         return why, False
@@ -340,9 +341,9 @@ async def _reason(
     # An index may not give the Python of an sdist.
     if (needed := requires_python(metadata)) and not allows(needed, python):
         return f"{_PYTHON} {needed}, the target has {python}", False
-    excluded = request.excluded.get((node.name, version), "") or view.unreadable.get((node.name, version), "")
-    if excluded:
-        return excluded, False
+    release = node.name, version
+    if reason := request.excluded().get(release) or view.unreadable.get(release):
+        return reason, False
     required = applicable(declared(metadata), environment, frozenset(node.extras))
     return await _unmet(required, nodes, view)
 
@@ -351,28 +352,28 @@ async def _preferred(
     node: _Node, nodes: Mapping[str, _Node], environment: Mapping[str, str], request: PypiRequest, view: View
 ) -> Rejected | None:
     """The version that the spec prefers, with the reason why another one is locked."""
-    text = dict(request.preferred).get(node.name)
-    if text is not None and Version(text) != node.version and request.is_kept(node.name, str(node.version)):
-        return Rejected(text, "the lock that this one follows has another version")
-    return await _not_chosen(text, node, nodes, environment, request, view)
+    preferred = request.release_of(node.name, BoundKind.PREFERRED)
+    if preferred not in (None, node.version) and request.is_kept(node.name, node.version):
+        return Rejected(str(preferred), "the lock that this one follows has another version")
+    return await _not_chosen(preferred, node, nodes, environment, request, view)
 
 
 async def _moved(
     node: _Node, nodes: Mapping[str, _Node], environment: Mapping[str, str], request: PypiRequest, view: View
 ) -> str | None:
     """Why a package does not have the release of the lock before any more, unless the spec's own lines exclude it."""
-    text = dict(request.preferences).get(node.name) if request.free else None
-    if text is not None and Version(text).public == node.version.public:
+    old = request.release_of(node.name, *OLD_PINS)
+    if old is not None and old.public == node.version.public:
         # Another build of it.
         return None
-    found = await _not_chosen(text, node, nodes, environment, request, view)
+    found = await _not_chosen(old, node, nodes, environment, request, view)
     if found is None or found.why.startswith(BY_SPEC):
         return None
     return f"{node.name} {found.version} -> {node.version}: {found.why}"
 
 
 async def _not_chosen(
-    text: str | None,
+    version: Version | None,
     node: _Node,
     nodes: Mapping[str, _Node],
     environment: Mapping[str, str],
@@ -380,8 +381,9 @@ async def _not_chosen(
     view: View,
 ) -> Rejected | None:
     """A version that was preferred, with the reason why another one is locked; None if it is locked."""
-    if text is None or (version := Version(text)) == node.version or node.name in view.rules.direct:
+    if version is None or version == node.version or node.name in view.rules.direct:
         return None
+    text = str(version)
     files = {
         file.filename: file
         for file in (await view.selection(node.name)).files.values()
@@ -425,26 +427,28 @@ async def _unmet(required: Iterable[Requirement], nodes: Mapping[str, _Node], vi
 def _excluding(node: _Node, version: Version, request: PypiRequest) -> list[str]:
     """The requirements that exclude a version, else the constraints that do."""
     excluding = [asker for asker in sorted(node.askers) if not _allows(asker, version)]
-    bounds: list[tuple[bool, str]] = []
-    for text in request.constraints:
-        constraint = parsed(text)
+    bounds: list[str] = []
+    chosen: list[str] = []
+    for bound in request.of_kind(BoundKind.CONSTRAINT):
+        constraint = parsed(bound.line)
         if constraint is None or normalised(constraint.name) != node.name:
             continue
         if not constraint.specifier.contains(version, prereleases=True):
-            bound = without_marker(constraint)
-            bounds.append((text in request.reasons, f"{_source_of(bound, request)} {bound}"))
-    # What other packages require of a torch follows from the choice of its build.
-    chosen = [text for is_chosen, text in bounds if is_chosen and all(asker.name != SPEC for asker in excluding)]
+            line = without_marker(constraint)
+            bounds.append(f"{_source_of(line, request)} {line}")
+            # What other packages require of a torch follows from the choice of its build.
+            if bound.reason and all(asker.name != SPEC for asker in excluding):
+                chosen.append(bounds[-1])
     required = [_bound(asker, node.name) for asker in excluding]
-    return list(dict.fromkeys([*chosen, *required] or [text for _, text in bounds]))
+    return list(dict.fromkeys([*chosen, *required] or bounds))
 
 
 def _source_of(bound: str, request: PypiRequest) -> str:
     """Where a constraint comes from, in words: pins of the torch family may be preferences."""
-    if bound in {f"{name}=={Version(text).public}" for name, text in request.preferred}:
-        return "the spec prefers"
-    if request.free and bound in {f"{name}=={Version(text).public}" for name, text in request.preferences}:
-        return "the lock keeps"
+    for kinds, words in (((BoundKind.PREFERRED,), "the spec prefers"), (OLD_PINS, "the lock keeps")):
+        releases = (each.release for each in request.of_kind(*kinds))
+        if bound in {f"{name}=={version.public}" for name, version in releases}:
+            return words
     return CONSTRAINED
 
 

@@ -59,8 +59,8 @@ class PipTools:
         # pip-tools and its dependencies are pure Python: another interpreter can import them from their folder.
         packages = Path(piptools.__file__).parent.parent
         source = workspace.write("requirements.in", request.requirements)
-        constraints = workspace.write("constraints.txt", request.bounds)
-        pins = workspace.write("pins.txt", request.preferred_pins)
+        constraints = workspace.write("constraints.txt", request.constraints)
+        pins = workspace.write("pins.txt", request.preferences)
         command = [
             interpreter(request.target.python.version) or sys.executable,
             *("-m", "piptools", "compile", str(source), "--output-file", str(pins), "--quiet", "--no-config"),

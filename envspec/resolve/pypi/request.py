@@ -44,7 +44,7 @@ from envspec.resolve.pypi.index.routing import (
 )
 from envspec.resolve.pypi.index.selection import TagRanks, version_of
 from envspec.resolve.pypi.resolve import TargetRequest
-from envspec.resolve.pypi.resolver import PypiRequest
+from envspec.resolve.pypi.resolver import Bound, BoundKind, PypiRequest
 from envspec.resolve.types import Cutoffs, FoundEnvironment, ProvidedPackage
 from envspec.spec import Requirement, RequirementKind, Spec, UndatedFiles
 from envspec.spec.errors import KeyPath, RefusedValues
@@ -159,17 +159,18 @@ def target_request(
         overrides=overrides,
         extensions=_extensions(spec, target, facts, build, requested, _given_torch(direct, provided)),
     )
-    constraints = [*map(str, bounds), *([f"torch{build.constraint}"] if build.constraint else [])]
     why = "; ".join(filter(None, (build.why, build.left_out)))
-    reasons = {constraints[-1]: why} if build.constraint and build.left_out else {}
+    all_bounds = [Bound(str(each)) for each in bounds]
     if found is not None:
-        of_found = bounds_of(found, environment)
-        constraints, reasons = [*constraints, *of_found], {**of_found, **reasons}
-    lines = tuple(_line(r, direct) for r in required)
-    preferred = {each.name: _of_build(each, build) for each in spec.pip.prefer if each.applies_to(environment)}
-    request = PypiRequest(
-        target, lines, tuple(sorted(constraints)), preferred=tuple(sorted(preferred.items())), reasons=reasons
-    )
+        all_bounds += bounds_of(found, environment)
+    if build.constraint:
+        all_bounds.append(Bound(f"torch{build.constraint}", reason=why if build.left_out else ""))
+    all_bounds += [
+        Bound(f"{each.name}=={_of_build(each, build)}", BoundKind.PREFERRED)
+        for each in spec.pip.prefer
+        if each.applies_to(environment)
+    ]
+    request = PypiRequest(target, tuple(_line(r, direct) for r in required), tuple(all_bounds))
     return TargetRequest(
         request,
         rules,

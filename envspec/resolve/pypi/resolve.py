@@ -34,7 +34,7 @@ from envspec.resolve.pypi.index.server import serve, simple_url
 from envspec.resolve.pypi.index.view import Bodies, Pages, View
 from envspec.resolve.pypi.metadata import parsed
 from envspec.resolve.pypi.refused_lines import refused_lines
-from envspec.resolve.pypi.resolver import Pins, PypiRequest, Resolver, Unsolvable, Workspace
+from envspec.resolve.pypi.resolver import Pins, PypiRequest, Resolver, Unsolvable, Workspace, excluding
 from envspec.resolve.types import RefusedLine, RefusedLines, Release
 
 #: How many releases of one package a warning names.
@@ -76,7 +76,7 @@ class TargetRequest:
         )
         return replace(
             self,
-            request=replace(self.request, excluded={**self.request.excluded, **excluded}),
+            request=self.request.with_bounds(excluding(excluded)),
             rules=replace(self.rules, built=built),
             identity=[self.identity, known] if known else self.identity,
         )
@@ -89,9 +89,8 @@ class TargetRequest:
 
     def answer_key(self, resolver: Resolver) -> str:
         request = self.request
-        lists = sorted(request.requirements), sorted(request.bounds)
-        preferences = request.preferences, request.preferred, request.free
-        return cache.key_of([self.view_key, resolver.version, *lists, *preferences])
+        bounds = sorted((each.line, each.kind.value) for each in request.bounds)
+        return cache.key_of([self.view_key, resolver.version, sorted(request.requirements), bounds])
 
 
 async def resolve_all(
@@ -262,7 +261,7 @@ async def _readable(
         excluded = {release: view.unreadable[release] for release in chosen if release in view.unreadable}
         if not excluded:
             return request, pins
-        request = replace(request, excluded={**request.excluded, **excluded})
+        request = request.with_bounds(excluding(excluded))
 
 
 async def _pins(request: PypiRequest, resolver: Resolver, view: View, workspace: Workspace) -> Pins:
@@ -300,13 +299,11 @@ async def _refused(request: PypiRequest, view: View) -> Sequence[RefusedLine]:
 
 async def _resolved(request: PypiRequest, resolver: Resolver, view: View, workspace: Workspace) -> Pins:
     """The resolver's pins; with sdists of extensions only if there is no solution without them."""
-    shown, shown_line = view.rules.extensions.shown, view.rules.extensions.shown_line
+    shown_line = view.rules.extensions.shown_line
     asked = replace(
         request,
         requirements=tuple(map(shown_line, request.requirements)),
-        constraints=tuple(map(shown_line, request.constraints)),
-        preferences=tuple((name, shown(name, version)) for name, version in request.preferences),
-        preferred=tuple((name, shown(name, version)) for name, version in request.preferred),
+        bounds=tuple(replace(each, line=shown_line(each.line)) for each in request.bounds),
     )
     try:
         pins = await resolver.resolve(asked, workspace)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from enum import Enum
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
+
+from packaging.version import Version
 
 from envspec.errors import EnvspecError, NoSolution
 from envspec.io.confine import ALONE
@@ -18,39 +21,90 @@ from envspec.names import normalised
 from envspec.resolve.types import Release
 
 
+class BoundKind(Enum):
+    """What a bound is, and whether a resolver must follow it.
+
+    CONSTRAINT: of the spec, of the build of torch, or of what the environment is installed on top of: must.
+    EXCLUDED: a release that cannot be built for the target: must.
+    PREFERRED: one that the spec prefers.
+    PINNED: one that goes before what the spec prefers.
+    KEPT: the same, of the lock that is replaced; without it, another release is chosen.
+    SAME: the same; it is chosen without it, too.
+    """
+
+    CONSTRAINT = "constraint"
+    EXCLUDED = "excluded"
+    PREFERRED = "preferred"
+    PINNED = "pinned"
+    KEPT = "kept"
+    SAME = "same"
+
+
+#: Kinds of the pins of a lock that is replaced.
+OLD_PINS: Final = (BoundKind.KEPT, BoundKind.SAME)
+_PINS: Final = (BoundKind.PINNED, *OLD_PINS)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A bound on a package that is required.
+
+    line: of PEP 508: `numpy<2`; of one release `numpy==2.2.6` or `numpy!=2.2.6`.
+    reason: why it leaves out releases; empty if the spec states it.
+    """
+
+    line: str
+    kind: BoundKind = BoundKind.CONSTRAINT
+    reason: str = ""
+
+    @property
+    def release(self) -> Release:
+        """Of a bound on one release."""
+        name, _, text = re.split(r"([!=]=)", self.line, maxsplit=1)
+        return name, Version(text)
+
+
 @dataclass(frozen=True, slots=True)
 class PypiRequest:
-    """What a resolver resolves for one target.
-
-    requirements, constraints: PEP 508 lines. preferred: (name, version) that the spec prefers if the requirements allow
-    it. preferences: those of an older lock, which go before. free: what is chosen without preferences of the lock that
-    is replaced; empty if there are none of it.
-    excluded: releases that cannot be built for the target, with the reason. reasons: of constraints that leave
-    out newer releases, and are not the spec's.
-    """
+    """What a resolver resolves for one target. requirements: PEP 508 lines."""
 
     target: Target
     requirements: tuple[str, ...]
-    constraints: tuple[str, ...] = ()
-    preferences: tuple[tuple[str, str], ...] = ()
-    preferred: tuple[tuple[str, str], ...] = ()
-    free: tuple[tuple[str, str], ...] = ()
-    excluded: Mapping[Release, str] = field(default_factory=dict)
-    reasons: Mapping[str, str] = field(default_factory=dict)
+    bounds: tuple[Bound, ...] = ()
+
+    def of_kind(self, *kinds: BoundKind) -> list[Bound]:
+        return sorted((each for each in self.bounds if each.kind in kinds), key=lambda each: each.line)
+
+    def with_bounds(self, bounds: Iterable[Bound]) -> PypiRequest:
+        return replace(self, bounds=(*self.bounds, *bounds))
 
     @property
-    def bounds(self) -> tuple[str, ...]:
-        """The constraints and the excluded releases."""
-        return (*self.constraints, *sorted(f"{name}!={version}" for name, version in self.excluded))
+    def constraints(self) -> list[str]:
+        """The lines that a resolver must follow."""
+        return [each.line for kind in (BoundKind.CONSTRAINT, BoundKind.EXCLUDED) for each in self.of_kind(kind)]
 
-    def is_kept(self, name: str, version: str) -> bool:
+    @property
+    def preferences(self) -> list[str]:
+        """The lines that a resolver follows if it can: one for each package."""
+        bounds = [*self.of_kind(BoundKind.PREFERRED), *self.of_kind(*_PINS)]
+        return sorted({each.release[0]: each.line for each in bounds}.values())
+
+    def release_of(self, name: str, *kinds: BoundKind) -> Version | None:
+        """The release of a package that a bound of one of these kinds names."""
+        return dict(each.release for each in self.of_kind(*kinds)).get(name)
+
+    def is_kept(self, name: str, version: Version) -> bool:
         """Whether an older lock decides a version: without that, another one would have been chosen."""
-        return (name, version) in self.preferences and (name, version) not in self.free
+        return self.release_of(name, BoundKind.PINNED, BoundKind.KEPT) == version
 
-    @property
-    def preferred_pins(self) -> list[str]:
-        kept = {**dict(self.preferred), **dict(self.preferences)}
-        return [f"{name}=={version}" for name, version in sorted(kept.items())]
+    def excluded(self) -> dict[Release, str]:
+        """The releases that cannot be built for the target, with the reasons."""
+        return {each.release: each.reason for each in self.of_kind(BoundKind.EXCLUDED)}
+
+
+def excluding(releases: Mapping[Release, str]) -> list[Bound]:
+    """Bounds without these releases. releases: with the reasons why they cannot be built."""
+    return [Bound(f"{name}!={version}", BoundKind.EXCLUDED, why) for (name, version), why in releases.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +207,9 @@ class Uv:
     async def resolve(self, request: PypiRequest, workspace: Workspace) -> Pins:
         from uv import find_uv_bin
 
-        constraints = workspace.write("constraints.txt", request.bounds)
+        constraints = workspace.write("constraints.txt", request.constraints)
         # uv keeps the pins of its output file if it can; it then writes its result there alone.
-        pins = workspace.write("pins.txt", request.preferred_pins)
+        pins = workspace.write("pins.txt", request.preferences)
         command = [
             find_uv_bin(),
             *("pip", "compile", "-", "--quiet", "--no-config", "--color=never"),
@@ -166,8 +220,8 @@ class Uv:
             *("--python-version", request.target.python.version),
             *("--python-platform", _platform_name(request.target)),
             *("--only-binary", ":all:"),
-            *(("--constraints", str(constraints)) if request.bounds else ()),
-            *(("--output-file", str(pins)) if request.preferred_pins else ()),
+            *(("--constraints", str(constraints)) if request.constraints else ()),
+            *(("--output-file", str(pins)) if request.preferences else ()),
         ]
         environ = workspace.environ()
         if request.target.macos is not None:
@@ -175,7 +229,7 @@ class Uv:
         stdin = "\n".join(request.requirements) + "\n"
         done = await run(command, environ=environ, cwd=workspace.work, stdin=stdin)
         if done.status == 0:
-            return read_pins(pins.read_text(encoding="utf-8") if request.preferred_pins else done.stdout)
+            return read_pins(pins.read_text(encoding="utf-8") if request.preferences else done.stdout)
         if "No solution found" in done.stderr or done.status == 1:
             raise Unsolvable(uv_reason(done.stderr))
         raise ResolverError(
