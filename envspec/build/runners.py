@@ -199,9 +199,8 @@ async def build_locally(
             running = partial(run_streaming, command, cwd=work, parent=ParentLink(), on_line=own.on_line)
         ended = await running(environ=variables)
     lines = [*ended.stdout.splitlines(), *ended.stderr.splitlines()]
-    if needs.view.errors:
-        # Even if the build succeeded with older requirements: it would give another wheel later.
-        raise needs.view.errors[0]
+    # Even if the build succeeded with older requirements: it would give another wheel later.
+    needs.view.raise_failure()
     if ended.status:
         raise build_error(request.of, lines)
     return only_wheel(out, request)
@@ -422,10 +421,9 @@ async def build_in_container(
         try:
             await run_job(runner, on_line, lambda outputs: _take(outputs, out))
         except (InstallFailed, ArchiveUnreachable) as error:
-            if not needs.view.errors:
-                raise build_error(request.of, lines, f" in {room.base}") from error
-        if needs.view.errors:
-            raise needs.view.errors[0]
+            needs.view.raise_failure()
+            raise build_error(request.of, lines, f" in {room.base}") from error
+        needs.view.raise_failure()
     return only_wheel(out, request)
 
 

@@ -186,7 +186,7 @@ async def no_solution_error(error: Unsolvable, request: PypiRequest, view: View)
 def _passed_over(target: Target, view: View) -> tuple[PassedOver, ...]:
     """What a view showed by what it states; newest first."""
     found: dict[PassedOver, Version] = {}
-    for name, filenames in view.stated.items():
+    for name, filenames in view.observed().stated.items():
         for filename in filenames:
             if (version := version_of(filename)) is not None:
                 found[PassedOver(target, name, filename)] = version

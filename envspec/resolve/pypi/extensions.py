@@ -47,7 +47,7 @@ async def no_fitting_wheel(name: str, request: PypiRequest, view: View) -> NoFit
     newest = max(wheel.version for wheel in wheels).public
     index = view.rules.index_of(name)
     loadable = [wheel for wheel in wheels if view.rank(wheel.filename) is not None]
-    sdist = f'allow its build in [pip.build]: packages = ["{name}"]' if name in view.withheld else ""
+    sdist = f'allow its build in [pip.build]: packages = ["{name}"]' if name in view.observed().withheld else ""
     if not loadable:
         pythons = loading_pythons([wheel.filename for wheel in wheels], target)
         hint = f"wheels there are for Python {', '.join(pythons)}: set one of them in [env] python" if pythons else ""

@@ -342,7 +342,7 @@ async def _reason(
     if (needed := requires_python(metadata)) and not allows(needed, python):
         return f"{_PYTHON} {needed}, the target has {python}", False
     release = node.name, version
-    if reason := request.excluded().get(release) or view.unreadable.get(release):
+    if reason := request.excluded().get(release) or view.observed().unreadable.get(release):
         return reason, False
     required = applicable(declared(metadata), environment, frozenset(node.extras))
     return await _unmet(required, nodes, view)

@@ -47,7 +47,7 @@ def _check_mirror(names: Set[str], view: View) -> None:
     """Raise PackageIndexError if the mirror of the default index has none of several names."""
     rules = view.rules
     from_mirror = {name for name in names - rules.direct.keys() - rules.provided.keys() if rules.is_of_default(name)}
-    if view.mirror and len(from_mirror) > 1 and from_mirror <= view.missing:
+    if view.mirror and len(from_mirror) > 1 and from_mirror <= view.observed().missing:
         raise PackageIndexError(
             f"index {view.mirror} has none of the packages that the spec names: {', '.join(sorted(from_mirror))}",
             hint=view.mirror_hint,

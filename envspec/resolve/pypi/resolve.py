@@ -143,8 +143,9 @@ async def _resolve_fresh(
     undated: dict[str, set[Version]] = {}
 
     def note_undated(view: View, pins: Mapping[str, str | None]) -> None:
-        for name in view.pending.keys() & pins.keys():
-            undated.setdefault(name, set()).update(_newer(view.pending[name], pins[name]))
+        pending = view.observed().pending
+        for name in pending.keys() & pins.keys():
+            undated.setdefault(name, set()).update(_newer(pending[name], pins[name]))
 
     async def one(key: str, request: TargetRequest, loopback: Loopback) -> Resolution:
         view = views[request.view_key]
@@ -156,7 +157,7 @@ async def _resolve_fresh(
             note_undated(view, dict.fromkeys(normalised(requirement.name) for requirement in found))
             raise
         note_undated(view, {package.name: package.version for package in resolution.packages})
-        if not view.pending and not view.digests.may_appear:
+        if view.observed().is_final:
             cache.put(store, key, resolution)
         return resolution
 
@@ -185,7 +186,7 @@ async def _resolve_fresh(
                 task.cancel()
             await asyncio.gather(*tasks, *guesses, return_exceptions=True)
             await client.close()
-            store.is_settled &= not any(view.pending or view.digests.may_appear for view in views.values())
+            store.is_settled &= all(view.observed().is_final for view in views.values())
             if text := missing_digests(view.digests for view in views.values()):
                 context.reporter.warning(text)
             for text in _undated_warnings(undated):
@@ -255,10 +256,10 @@ async def _readable(
     while True:
         pins = await _pins(request, resolver, view, workspace)
         # A resolver that has all pages in its own cache may end before the indexes can be read.
-        await view.served.wait()
+        await view.wait_until_served()
         await asyncio.gather(*(view.read_sdist(name, version) for name, version in pins.items()))
-        chosen = ((name, Version(version)) for name, version in pins.items())
-        excluded = {release: view.unreadable[release] for release in chosen if release in view.unreadable}
+        chosen = {(name, Version(version)) for name, version in pins.items()}
+        excluded = {release: why for release, why in view.observed().unreadable.items() if release in chosen}
         if not excluded:
             return request, pins
         request = request.with_bounds(excluding(excluded))
@@ -271,7 +272,7 @@ async def _pins(request: PypiRequest, resolver: Resolver, view: View, workspace:
     satisfies: resolvers may try every release of everything else first.
     """
     running = asyncio.ensure_future(_resolved(request, resolver, view, workspace))
-    failing = asyncio.ensure_future(view.failed.wait())
+    failing = asyncio.ensure_future(view.wait_for_failure())
     refusing = asyncio.ensure_future(_refused(request, view))
     try:
         await asyncio.wait({running, failing, refusing}, return_when=asyncio.FIRST_COMPLETED)
@@ -279,8 +280,7 @@ async def _pins(request: PypiRequest, resolver: Resolver, view: View, workspace:
             if refused := await refusing:
                 raise Unsolvable(", ".join(each.name for each in refused))
             await asyncio.wait({running, failing}, return_when=asyncio.FIRST_COMPLETED)
-        if view.errors:
-            raise view.errors[0]
+        view.raise_failure()
         return await running
     except Unsolvable as error:
         raise await no_solution_error(error, request, view) from error
@@ -293,7 +293,7 @@ async def _pins(request: PypiRequest, resolver: Resolver, view: View, workspace:
 
 async def _refused(request: PypiRequest, view: View) -> Sequence[RefusedLine]:
     # Resolvers start before the indexes can be read.
-    await view.served.wait()
+    await view.wait_until_served()
     return await refused_lines(request, view)
 
 
@@ -308,8 +308,7 @@ async def _resolved(request: PypiRequest, resolver: Resolver, view: View, worksp
     try:
         pins = await resolver.resolve(asked, workspace)
     except Unsolvable as error:
-        if view.withholds and view.withheld:
-            view.withholds = False
+        if view.show_withheld():
             return await _resolved(request, resolver, view, workspace)
         raise Unsolvable(without_order(error.message)) from error
     return {normalised(name): without_order(version) for name, version in pins.items()}

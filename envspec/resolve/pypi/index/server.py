@@ -68,12 +68,10 @@ async def serve(views: Mapping[str, View], loopback: Loopback) -> AsyncIterator[
             return web.Response(status=_FAILED, text=error.message)
         if isinstance(body, Path):
             return web.FileResponse(body)
-        # What an sdist states is computed for each request: so it is known what a resolution rests upon.
-        is_volatile = name in (view.pending if filename is None else view.stated)
-        # Which sdists of an extension are shown depends on the torch that the spec allows.
-        is_volatile |= filename is None and (name in view.rules.extensions or name in view.unstored)
         content_type = _PAGE_TYPE if filename is None else "application/octet-stream"
-        return web.Response(body=body, content_type=content_type, headers=_VOLATILE if is_volatile else _HEADERS)
+        return web.Response(
+            body=body, content_type=content_type, headers=_VOLATILE if view.is_volatile(name, filename) else _HEADERS
+        )
 
     bodies = "{bodies:" + "|".join(each.value for each in Bodies) + "}"
     async with AsyncExitStack() as stack:
@@ -86,7 +84,7 @@ async def serve(views: Mapping[str, View], loopback: Loopback) -> AsyncIterator[
 
         await listen(loopback.socket, loopback.admits)
         for view in views.values():
-            view.served.set()
+            view.begin_serving()
         yield listen
 
 

@@ -11,6 +11,7 @@ import json
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from functools import partial
@@ -167,37 +168,94 @@ def _missing(index: PackageIndex, name: str) -> PackageIndexError:
     return PackageIndexError(f"index {index.name} ({index.shown_url}) does not have {name}, {why}", hint=hint)
 
 
+@dataclass(frozen=True, slots=True)
+class Observations:
+    """What was seen while a view was used.
+
+    missing: names that their index does not have.
+    pending: releases that may still get an upload time that counts, by project.
+    unreadable: why an sdist gives no metadata, by release.
+    stated: file names of sdists whose wheels may require something else than was shown of them, by project.
+    withheld: extensions of which sdists were not shown, since there are wheels for a torch that the spec allows.
+    is_final: whether a later run sees the same.
+    """
+
+    missing: frozenset[str]
+    pending: Mapping[str, tuple[str, ...]]
+    unreadable: Mapping[Release, str]
+    stated: Mapping[str, Set[str]]
+    withheld: frozenset[str]
+    is_final: bool
+
+
 class View:
     """What one target sees of the indexes.
 
-    key: identifies the view in the cache and in URLs; two views with one key show the same. errors: of indexes;
-    `failed` is set with the first. served: set once indexes can be read. missing: names that the default index does
-    not have. pending: releases that may still get an upload time that counts, by project; what depends on them is
-    valid in this run only. unstored: projects whose index forbids to store their pages. unreadable: why an sdist gives
-    no metadata, by name and version. stated: file names of sdists whose wheels may require something else than was
-    shown of them, by project. withheld: extensions of which sdists are not shown, since there are wheels for a torch
-    that the spec allows. withholds: False once nothing was found without these sdists.
+    key: identifies the view in the cache and in URLs; two views with one key show the same.
+    digests: of the RECORDs of its wheels.
     """
 
     def __init__(self, pages: Pages, key: str) -> None:
         self.rules = pages.rules[key]
         self.key = key
-        self.errors: list[EnvspecError] = []
-        self.failed = asyncio.Event()
-        self.served = asyncio.Event()
-        self.missing: set[str] = set()
-        self.pending: dict[str, tuple[str, ...]] = {}
-        self.unstored: set[str] = set()
         self.digests = RecordDigests(pages.client)
+        self._errors: list[EnvspecError] = []
+        self._failed = asyncio.Event()
+        self._served = asyncio.Event()
+        self._missing: set[str] = set()
+        self._pending: dict[str, tuple[str, ...]] = {}
+        # Their index forbids to store their pages.
+        self._unstored: set[str] = set()
         self._considered: set[str] = set()
-        self.unreadable: dict[Release, str] = {}
-        self.stated: dict[str, set[str]] = {}
-        self.withheld: set[str] = set()
-        self.withholds = True
+        self._unreadable: dict[Release, str] = {}
+        self._stated: dict[str, set[str]] = {}
+        self._withheld: set[str] = set()
+        self._withholds = True
         self._client = pages.client
         self._pages = pages
         self._ranks = pages.ranks[key]
         self._selections: dict[str, Selection] = {}
+
+    def observed(self) -> Observations:
+        """What was seen until now."""
+        return Observations(
+            frozenset(self._missing),
+            dict(self._pending),
+            dict(self._unreadable),
+            dict(self._stated),
+            frozenset(self._withheld),
+            is_final=not (self._pending or self.digests.may_appear),
+        )
+
+    def begin_serving(self) -> None:
+        """Note that the indexes can be read."""
+        self._served.set()
+
+    async def wait_until_served(self) -> None:
+        await self._served.wait()
+
+    async def wait_for_failure(self) -> None:
+        """Return once an index has failed."""
+        await self._failed.wait()
+
+    def raise_failure(self) -> None:
+        """Raise the first error of an index, if there was one."""
+        if self._errors:
+            raise self._errors[0]
+
+    def show_withheld(self) -> bool:
+        """Show the sdists that were withheld from now on; whether there are any."""
+        was_useful = self._withholds and bool(self._withheld)
+        self._withholds = self._withholds and not was_useful
+        return was_useful
+
+    def is_volatile(self, name: str, filename: str | None) -> bool:
+        """Whether a resolver may not keep what it reads. filename: of a file's metadata; None: the project's page."""
+        if filename is not None:
+            # What an sdist states is computed for each request: so it is known what a resolution rests upon.
+            return name in self._stated
+        # Which sdists of an extension are shown depends on the torch that the spec allows.
+        return name in self._pending or name in self._unstored or name in self.rules.extensions
 
     async def selection(self, name: str) -> Selection:
         """What the target sees of a project.
@@ -209,7 +267,7 @@ class View:
         found = self._selections.get(name) or self._given(name) or self._stored(name)
         if found is None:
             found = await self._read(name)
-            if found.is_final and name not in self.unstored:
+            if found.is_final and name not in self._unstored:
                 files = [[getattr(file, each) for each in ListedFile.__slots__] for file in found.files.values()]
                 fields = {"files": files, "unloadable": found.unloadable}
                 self._client.store.put_selection(self.key, name, fields)
@@ -270,13 +328,13 @@ class View:
         fit any torch: else it would be decisive which of the two names a resolver decides first.
         """
         files, extensions = list(selection.files.values()), self.rules.extensions
-        if not self.withholds or name not in extensions:
+        if not self._withholds or name not in extensions:
             return files
         versions = {file.filename: version_of(file.filename) or Version("0") for file in files}
         served = max((each for each in versions.values() if extensions.allows(name, each)), default=None)
         offered = [file for file in files if _is_wheel(file) or served is None or versions[file.filename] > served]
         if len(offered) < len(files):
-            self.withheld.add(name)
+            self._withheld.add(name)
         return offered
 
     async def metadata(self, name: str, filename: str) -> bytes:
@@ -310,17 +368,17 @@ class View:
             with self._recording():
                 body = built or (await self._client.metadata(index, file)).body
         except BadSdist as error:
-            self.unreadable[name, version] = str(error)
+            self._unreadable[name, version] = str(error)
             return metadata_file(name, str(version))
         if not built and not file.filename.endswith(".whl") and is_dynamic(body) and declared(body):
-            self.stated.setdefault(name, set()).add(file.filename)
+            self._stated.setdefault(name, set()).add(file.filename)
         corrections = self.rules.corrections.get(name, ())
         if requirement := self.rules.extensions.requirement(name, version):
             corrections = (*corrections, Correction(lambda _: True, (requirement,), "the label of its wheel"))
         return corrected(valid(body), corrections, file.filename)
 
     async def read_sdist(self, name: str, version: str) -> None:
-        """Add a release to `unreadable` if it is an sdist alone and cannot be read."""
+        """Observe a release that is an sdist alone and cannot be read."""
         files = (await self.selection(name)).files.values() if name not in self.rules.provided else ()
         of_release = [file.filename for file in files if version_of(file.filename) == Version(version)]
         if of_release and not any(filename.endswith(".whl") for filename in of_release):
@@ -405,8 +463,8 @@ class View:
             raise
 
     def _fail(self, error: EnvspecError) -> None:
-        self.errors.append(error)
-        self.failed.set()
+        self._errors.append(error)
+        self._failed.set()
 
     def _stored(self, name: str) -> Selection | None:
         fields = self._client.store.selection(self.key, name)
@@ -438,7 +496,7 @@ class View:
         try:
             selection = await self._indexed(name)
         except NotListed:
-            self.missing.add(name)
+            self._missing.add(name)
             if not self.rules.is_of_default(name):
                 self._fail(_missing(index, name))
             raise
@@ -452,9 +510,9 @@ class View:
         with self._recording():
             page, selection = await self._pages.read(self.key, name)
         if page.no_store:
-            self.unstored.add(name)
+            self._unstored.add(name)
         if not selection.is_final:
-            self.pending[name] = selection.pending
+            self._pending[name] = selection.pending
         return selection
 
 
