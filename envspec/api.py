@@ -132,7 +132,7 @@ def lock(
 def _written(request: LockRequest, variant: str, context: Context) -> Lock:
     """The lock of a spec or of one of its variants, after all of them are written."""
     from envspec.lockfile.folder import read_lock as read
-    from envspec.operations.lock_all import lock_all
+    from envspec.operations.lock.all import lock_all
     from envspec.spec.variants import variant_directory
 
     lock_all(request, lambda _: nullcontext(context))
@@ -159,7 +159,7 @@ def add(
     Raises:
         SpecError, NoSolution, NetworkError, UsageError: spec and locks are then unchanged.
     """
-    from envspec.operations.edit import add
+    from envspec.operations.lock.add_remove import add
     from envspec.operations.lock_state import LockRequest
     from envspec.spec.edit import RequirementList
 
@@ -184,7 +184,7 @@ def remove(
     Raises:
         SpecError, NoSolution, NetworkError, UsageError: spec and locks are then unchanged.
     """
-    from envspec.operations.edit import lock_of, remove
+    from envspec.operations.lock.add_remove import lock_of, remove
     from envspec.operations.lock_state import LockRequest
     from envspec.spec.edit import RequirementList
 
@@ -216,7 +216,7 @@ def check(spec: _Path, output: _Path | None = None) -> CheckResult:
     from datetime import datetime, timezone
 
     from envspec.lockfile.check import CheckResult
-    from envspec.operations.lock_check import check_lock
+    from envspec.operations.lock.check import check_lock
     from envspec.operations.lock_state import LockRequest, variants_of
 
     requests = variants_of(LockRequest(*_spec_and_folder(spec, output)))
@@ -553,7 +553,7 @@ def _with_digest(lock: _LockOrPath) -> tuple[Lock, str]:
     from envspec.lockfile.folder import find_lock, read_with_digest
     from envspec.lockfile.header import LOCK_FILE
     from envspec.models import Lock
-    from envspec.operations.lock_complete import lock_files
+    from envspec.operations.lock.complete import lock_files
 
     if isinstance(lock, Lock):
         return lock, hashlib.sha256(lock_files(lock)[LOCK_FILE]).hexdigest()

@@ -16,7 +16,7 @@ from envspec.cli.output import Result, plain
 from envspec.errors import UsageError
 
 if TYPE_CHECKING:
-    from envspec.operations.edit import EditedSpec
+    from envspec.operations.lock.add_remove import EditedSpec
     from envspec.spec.edit import RequirementList
 
 _EDITING: Final = combined(
@@ -50,7 +50,7 @@ def add(words: tuple[str, ...], where: str | None, folder: Path | None, upgrade:
     envspec add pytorch-2.9 einops "transformers>=4.57,<5"
     envspec add pytorch-2.9 --conda "ffmpeg >=7"
     """
-    from envspec.operations.edit import add
+    from envspec.operations.lock.add_remove import add
 
     path, packages = _spec_and_packages(words)
     edited = add(path, packages, _list(where), _now())
@@ -69,7 +69,7 @@ def remove(words: tuple[str, ...], where: str | None, folder: Path | None, **cho
     \b
     envspec remove pytorch-2.9 einops
     """
-    from envspec.operations.edit import lock_of, remove
+    from envspec.operations.lock.add_remove import lock_of, remove
 
     path, packages = _spec_and_packages(words)
     edited = remove(path, packages, _list(where), lock_of(directory_of(path, folder, 1)), _now())

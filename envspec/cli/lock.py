@@ -248,7 +248,7 @@ def lock_together(
 
     text: the spec's new one, to be written with the locks; then what it changes in them is shown too.
     """
-    from envspec.operations.lock_all import compile_all, write_all
+    from envspec.operations.lock.all import compile_all, write_all
     from envspec.operations.lock_state import Compiled
 
     @contextmanager
@@ -345,14 +345,14 @@ def _stale_done(reasons: Sequence[Reason], path: Path) -> Done:
 
 def _stale(path: Path, directory: Path, variant: str) -> Sequence[Reason]:
     from envspec.lockfile.check import Why
-    from envspec.operations.lock_check import check_lock
+    from envspec.operations.lock.check import check_lock
     from envspec.operations.lock_state import LockRequest
 
     now = datetime.now(timezone.utc)
     result = check_lock(LockRequest(path, directory, variant=variant), now, _existing_cache())
     if any(reason.why is Why.NO_LOCK for reason in result.reasons):
         # `envspec lock`, which the hint names, fails if the spec is not valid. Imports pydantic.
-        from envspec.operations.lock_gpus import check_spec
+        from envspec.operations.lock.gpus import check_spec
 
         check_spec(path, variant, now)
     for text in result.warnings:
@@ -411,7 +411,7 @@ def _written(request: LockRequest, changed: Sequence[Path], chosen: Mapping[str,
 def _preview(request: LockRequest, made: Compiled) -> Done:
     """What a lock would change."""
     from envspec.context import counted
-    from envspec.operations.lock import preview
+    from envspec.operations.lock.stages import preview
     from envspec.report import LOCK_DIFF
 
     found = preview(request, made)
@@ -436,7 +436,7 @@ def _verify(request: LockRequest, chosen: Mapping[str, Any]) -> Done:
     if any(reason.why in (Why.NO_LOCK, Why.FORMAT, Why.DAMAGED, Why.SPEC) for reason in reasons):
         # There is nothing to compare with what the spec compiles to.
         return checked
-    from envspec.operations.lock_verify import verify_lock
+    from envspec.operations.lock.verify import verify_lock
 
     with TerminalReporter(_label(request)) as reporter:
         verified = verify_lock(request, _context(chosen, reporter))

@@ -1,7 +1,7 @@
 """Whether a lock is one of its spec, by hashes alone: its own, its files', its spec's and its base's.
 
 `envspec lock` does this before it does anything else, so it imports nothing heavy: no model, no `packaging`.
-`operations.lock_recheck` also compares what the lock says.
+`operations.lock.recheck` also compares what the lock says.
 """
 
 from __future__ import annotations

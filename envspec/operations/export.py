@@ -77,7 +77,7 @@ def export(lock: Lock, options: ExportOptions, context: Context, folder: Path) -
     """
     from envspec.lockfile.document import canonical
     from envspec.lockfile.export.types import DEFAULT, ExportRequest, is_project, project_of
-    from envspec.operations.lock_complete import container_config
+    from envspec.operations.lock.complete import container_config
 
     form = options.form
     platforms = format_of(form).platforms

@@ -414,7 +414,7 @@ def record_images_of(spec_path: Path, directory: Path, context: Context, *, anew
         UsageError, UnfitMachine, EnvspecError: as `record_images` says.
     """
     from envspec.io.store import Store
-    from envspec.operations.lock_cache import remember_ours
+    from envspec.operations.lock.cache import remember_ours
     from envspec.spec import load_spec
 
     spec = load_spec(spec_path, context.now())
@@ -443,7 +443,7 @@ def record_images(
         EnvspecError: as `identify`; the lock is then unchanged.
     """
     # Brings all that locking needs, which an image that is only built does without.
-    from envspec.operations.lock_complete import lock_files
+    from envspec.operations.lock.complete import lock_files
 
     lock = read_lock(directory)
     platforms = [r.target.platform for r in lock.resolutions if r.target.platform.is_linux]

@@ -25,7 +25,7 @@ from envspec.io.files import replace_user_file
 from envspec.lockfile.folder import read_lock
 from envspec.models import Decision, Lock, Resolution
 from envspec.operations.environment import verify
-from envspec.operations.lock_all import ContextOf, lock_all
+from envspec.operations.lock.all import ContextOf, lock_all
 from envspec.operations.lock_state import LockRequest
 from envspec.resolve.pypi.errors import absent_extra
 from envspec.spec.requirements import Requirement, read_requirement

@@ -28,7 +28,7 @@ from envspec.models import (
     WheelFile,
 )
 from envspec.operations.build_wheels import Builds
-from envspec.operations.lock import compiled
+from envspec.operations.lock.stages import compiled
 from envspec.operations.lock_state import LockRequest
 from envspec.operations.session import Session
 from tests.support.builders import locks

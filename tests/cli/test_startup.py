@@ -18,7 +18,7 @@ from typing import Final
 import pytest
 
 from envspec.io.store import Store
-from envspec.operations.lock_cache import remember_ours
+from envspec.operations.lock.cache import remember_ours
 from tests.support.user import ROOT, command_line, environment
 
 #: A program of the least that is needed, and how many times its CPU envspec may take: what the project promises.

@@ -21,7 +21,7 @@ from docker import DockerClient
 from packaging.utils import canonicalize_name
 
 from envspec.lockfile.folder import read_lock, write_folder
-from envspec.operations.lock_complete import lock_files
+from envspec.operations.lock.complete import lock_files
 from tests.support import e2e
 from tests.support.machines import standin
 from tests.support.machines.engine import Done, removed, run_in

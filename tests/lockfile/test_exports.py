@@ -39,7 +39,7 @@ from envspec.models import (
     WheelFile,
 )
 from envspec.operations.export import FORMATS
-from envspec.operations.lock_complete import container_config
+from envspec.operations.lock.complete import container_config
 from envspec.spec.targets import marker_environment, wheel_tags
 from tests.support.builders.locks import X86, example, lock, package, resolution, sha256
 from tests.support.golden import assert_golden

@@ -9,7 +9,7 @@ import pytest
 from envspec.errors import StaleLock
 from envspec.lockfile.document import dump, load
 from envspec.lockfile.header import LOCK_FILE, verify_checksum
-from envspec.operations.lock_complete import lock_files
+from envspec.operations.lock.complete import lock_files
 from tests.support.golden import assert_golden
 
 CASES = sorted(path.parent for path in (Path(__file__).parent / "golden").glob("*/envspec.lock"))

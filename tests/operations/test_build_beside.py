@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from envspec.lockfile.folder import read_lock, write_folder
-from envspec.operations.lock_complete import lock_files
+from envspec.operations.lock.complete import lock_files
 from tests.operations.test_build_sdists import with_files
 from tests.support.builders import ecosystem
 from tests.support.builders.cuda_library import CUBIN, Code, container, library

@@ -19,7 +19,7 @@ from threading import Thread
 import pytest
 
 from envspec.lockfile.folder import read_lock, write_folder
-from envspec.operations.lock_complete import lock_files
+from envspec.operations.lock.complete import lock_files
 from tests.support.builders import ecosystem
 from tests.support.builders.environments import BASE, RUNNING, SERIES, run_in
 from tests.support.builders.images import ImageUser, RegistryInThread, keep_base, make_base

@@ -13,7 +13,7 @@ from envspec.errors import UsageError
 from envspec.lockfile.folder import write_folder
 from envspec.models import Lock, Platform
 from envspec.operations.export import destination
-from envspec.operations.lock_complete import lock_files
+from envspec.operations.lock.complete import lock_files
 from tests.conftest import Serve
 from tests.support.builders.environments import SERIES
 from tests.support.builders.locks import ARM, X86, conda, conda_resolution, example, lock, package, resolution

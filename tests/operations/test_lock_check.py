@@ -12,7 +12,7 @@ import pytest
 
 from envspec.errors import StaleLock
 from envspec.lockfile.check import Why
-from envspec.operations.lock_check import check_lock
+from envspec.operations.lock.check import check_lock
 from envspec.operations.lock_state import LockRequest
 from tests.conftest import Serve
 from tests.support.builders import ecosystem

@@ -144,7 +144,7 @@ def test_what_is_not_needed_is_not_imported(user: User, channel: CondaChannel) -
         names = imported(user, *words)
         assert "envspec" in names
         assert not {"rattler", "conda_lock", "yaml"} & {name.split(".")[0] for name in names}
-        conda = ("envspec.resolve.conda.", "envspec.operations.lock_conda")
+        conda = ("envspec.resolve.conda.", "envspec.operations.lock.conda")
         assert not [name for name in names if name.startswith(conda)]
     wants(user, channel.url, "ffmpeg")
     user.locked()

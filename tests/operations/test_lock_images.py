@@ -14,7 +14,7 @@ from envspec.lockfile.folder import read_lock, write_folder
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import BuiltWheel, ImageId, Lock, Platform, SystemLayer
 from envspec.operations.image import record_images
-from envspec.operations.lock_complete import lock_files
+from envspec.operations.lock.complete import lock_files
 from tests.support.builders import ecosystem
 from tests.support.builders.projects import File, day
 from tests.support.builders.wheels import sdist

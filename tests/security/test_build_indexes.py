@@ -16,7 +16,7 @@ import pytest
 from envspec.build.types import BuildRequest, Compilers
 from envspec.lockfile.folder import read_lock, write_folder
 from envspec.models import BuiltWheel, NamedIndex, Platform, Python, Target
-from envspec.operations.lock_complete import lock_files
+from envspec.operations.lock.complete import lock_files
 from tests.conftest import Serve
 from tests.operations.test_build_projects import Repository, write
 from tests.operations.test_build_sdists import with_files

@@ -24,7 +24,7 @@ from envspec.facts import Facts, load_facts
 from envspec.lockfile.check import Reason, Why, check
 from envspec.lockfile.document import load
 from envspec.lockfile.header import LOCK_FILE
-from envspec.operations.lock_recheck import compared
+from envspec.operations.lock.recheck import compared
 from envspec.operations.lock_state import LockRequest
 from envspec.spec import Spec, load_spec
 from tests.support.builders import ecosystem

@@ -20,7 +20,7 @@ from typing import Any, Final
 from envspec.errors import EnvspecError
 from envspec.lockfile.document import load
 from envspec.lockfile.header import LOCK_FILE, Header, add_checksum
-from envspec.operations.lock_complete import lock_files
+from envspec.operations.lock.complete import lock_files
 
 #: A place in a document: keys of tables and positions in arrays.
 Place = tuple[str | int, ...]

@@ -31,7 +31,7 @@ from envspec.models import (
     Target,
     WheelFile,
 )
-from envspec.operations.lock_complete import lock_files
+from envspec.operations.lock.complete import lock_files
 
 X86, ARM = Platform.LINUX_64, Platform.LINUX_AARCH64
 TAGS = {X86: "manylinux_2_28_x86_64", ARM: "manylinux_2_28_aarch64"}

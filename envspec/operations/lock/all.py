@@ -14,7 +14,7 @@ from envspec.context import Context
 from envspec.errors import EnvspecError, UsageError
 from envspec.io.files import replace_user_file
 from envspec.lockfile.folder import write_folder
-from envspec.operations.lock_cache import check_owner, recalled
+from envspec.operations.lock.cache import check_owner, recalled
 from envspec.operations.lock_state import Compiled, LockRequest, variants_of
 
 #: The context of one request, for as long as it takes.
@@ -65,7 +65,7 @@ def _compiled(
         with context_of(request) as context:
             if cached and text is None and (found := recalled(request, context, of_spec)) is not None:
                 return found
-            from envspec.operations.lock import compiled
+            from envspec.operations.lock.stages import compiled
 
             return compiled(request, context, of_spec, text)
     except EnvspecError as error:

@@ -16,9 +16,9 @@ from envspec.lockfile.document import load
 from envspec.lockfile.folder import read_current, read_lock
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Lock
-from envspec.operations.lock_complete import lock_files
-from envspec.operations.lock_entries import conda_mismatches, package_mismatches
-from envspec.operations.lock_expected import Expected, expected_lock
+from envspec.operations.lock.complete import lock_files
+from envspec.operations.lock.entries import conda_mismatches, package_mismatches
+from envspec.operations.lock.expected import Expected, expected_lock
 from envspec.operations.lock_state import LockRequest
 from envspec.resolve.types import Cutoffs
 from envspec.spec import Spec, load_spec

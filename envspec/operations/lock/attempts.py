@@ -32,7 +32,7 @@ from envspec.spec import Requirement, Spec
 from envspec.spec.requirements import read_constraint
 
 if TYPE_CHECKING:
-    from envspec.operations.lock_sdists import SdistBuilds
+    from envspec.operations.lock.sdists import SdistBuilds
 
 #: For how many seconds another [pip] is tried.
 _TRY_S: Final = 20
@@ -165,7 +165,7 @@ class Attempts:
         names = {row.package for row in self._state.facts.cuda_majors}
         if not any(package.name in names for part in found for package in part.packages):
             return found
-        from envspec.operations.lock_ways_out import is_older, with_cuda_majors
+        from envspec.operations.lock.suggestions import is_older, with_cuda_majors
 
         bounded = [with_cuda_majors(each, part, self._state.facts) for each, part in zip(requests, found, strict=True)]
         if all(new is old for new, old in zip(bounded, requests, strict=True)):
@@ -203,7 +203,7 @@ class Attempts:
     def _builds(self) -> SdistBuilds:
         if self._sdists is None:
             # Imports half of what images need.
-            from envspec.operations.lock_sdists import SdistBuilds
+            from envspec.operations.lock.sdists import SdistBuilds
 
             self._sdists = SdistBuilds(self._state)
         return self._sdists
@@ -231,5 +231,5 @@ async def _fetch_wheels(state: LockState, requirements: Sequence[Requirement]) -
 
 def _import_later() -> None:
     """Import the modules of the next stage while the engines run."""
-    import_module("envspec.operations.lock_assemble")
+    import_module("envspec.operations.lock.assemble")
     import_module("envspec.lockfile.export")

@@ -23,12 +23,12 @@ from envspec.lockfile.header import LOCK_FILE, pins_sha256, verify_checksum
 from envspec.lockfile.toml_writer import time_text
 from envspec.models import Lock, Resolution, Target, Unbuilt
 from envspec.names import normalised
-from envspec.operations.lock_cache import check_owner, is_ours, key_of, lock_of, remember, remember_ours
-from envspec.operations.lock_check import check_lock
-from envspec.operations.lock_complete import lock_files
-from envspec.operations.lock_expected import expected_lock
-from envspec.operations.lock_gpus import check_cuda
-from envspec.operations.lock_recheck import mismatches
+from envspec.operations.lock.cache import check_owner, is_ours, key_of, lock_of, remember, remember_ours
+from envspec.operations.lock.check import check_lock
+from envspec.operations.lock.complete import lock_files
+from envspec.operations.lock.expected import expected_lock
+from envspec.operations.lock.gpus import check_cuda
+from envspec.operations.lock.recheck import mismatches
 from envspec.operations.lock_state import (
     SOURCE,
     Compiled,
@@ -124,7 +124,7 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None, text
             packages = resolved(state)
         lock = assembled(packages)
         # Imports half of what assembling needs, which is imported by now.
-        from envspec.operations.lock_assemble import lacks_digest
+        from envspec.operations.lock.assemble import lacks_digest
 
         _report_unmoved(state, lock)
         _report_preferred(lock, context)
@@ -155,7 +155,7 @@ def resolved(state: LockState) -> Resolved:
 def assembled(packages: Resolved) -> Lock:
     """The lock of resolved packages; writes nothing."""
     # Imported by now, while the engines ran.
-    from envspec.operations.lock_assemble import assemble
+    from envspec.operations.lock.assemble import assemble
 
     with _errors_of(packages.state.request, packages.state.spec):
         return assemble(packages)
@@ -164,7 +164,7 @@ def assembled(packages: Resolved) -> Lock:
 def _resolved(state: LockState) -> Resolved:
     given = None
     if state.spec.pip.on_top_of or state.spec.image.packages is BasePackages.KEEP:
-        from envspec.operations.lock_beneath import pythons_of, with_beneath
+        from envspec.operations.lock.base_packages import pythons_of, with_beneath
 
         state = with_beneath(state)
         given = pythons_of(state.beneath, state.spec)
@@ -425,7 +425,7 @@ def _conda(state: LockState, upgraded: Sequence[str]) -> CondaResult:
                 "--channel-repodata: the spec has no [conda]", hint="remove it, or add [conda] to the spec"
             )
         return CondaResult()
-    from envspec.operations.lock_conda import resolve_conda
+    from envspec.operations.lock.conda import resolve_conda
 
     return resolve_conda(state, upgraded)
 
@@ -433,7 +433,7 @@ def _conda(state: LockState, upgraded: Sequence[str]) -> CondaResult:
 def _pypi(state: LockState, targets: Sequence[Target], conda: CondaResult, upgraded: Sequence[str]) -> PypiResult:
     if not state.spec.pip.dependencies:
         return PypiResult(tuple(Resolution(target, ()) for target in targets))
-    from envspec.operations.lock_pypi import Pypi
+    from envspec.operations.lock.pypi import Pypi
 
     return Pypi(state, targets, conda.provided, upgraded).resolve()
 
@@ -476,7 +476,7 @@ def _old_lock(
         return None, None, True
     if is_ours(store, read_current(request.directory, LOCK_FILE)):
         return old, old, True
-    from envspec.operations.old_lock import checked, cutoffs_of, versions_of
+    from envspec.operations.lock.previous import checked, cutoffs_of, versions_of
 
     reasons = check_lock(request, context.now()).reasons
     found = [reason for reason in reasons if reason.why is Why.ENTRY]

@@ -13,7 +13,7 @@ from envspec.errors import NetworkError, OfflineMiss, UsageError
 from envspec.io.cache import BASE_CONTENTS, JsonCache
 from envspec.io.tasks import run_interruptible
 from envspec.models import BaseImage, Platform
-from envspec.operations.lock_assemble import with_digests
+from envspec.operations.lock.assemble import with_digests
 from envspec.operations.lock_state import Beneath, LockState, Upgrade
 from envspec.resolve.pypi.found import BadList, read_list
 from envspec.resolve.types import FoundEnvironment

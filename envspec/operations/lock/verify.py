@@ -23,10 +23,10 @@ from envspec.lockfile.export import is_exported
 from envspec.lockfile.folder import read_current, read_lock
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import DIRECT_URL, Lock, Package, Platform, Resolution, Unbuilt
-from envspec.operations.lock import assembled, check_logins, for_variant, resolved
-from envspec.operations.lock_complete import lock_files
+from envspec.operations.lock.complete import lock_files
+from envspec.operations.lock.previous import checked, cutoffs_of, versions_of
+from envspec.operations.lock.stages import assembled, check_logins, for_variant, resolved
 from envspec.operations.lock_state import LockRequest, LockState
-from envspec.operations.old_lock import checked, cutoffs_of, versions_of
 from envspec.spec import load_spec
 from envspec.spec.identity import read_document
 
@@ -77,7 +77,7 @@ def verify_lock(request: LockRequest, context: Context) -> Verified:
         StaleLock: the lock is damaged, or its as_of is in the future.
         UsageError: the lock was made from parts of channels, and the request does not name them.
         NetworkError: an index, channel, registry or repository can't be read: nothing is verified then.
-        EnvspecError: as `operations.lock.lock`.
+        EnvspecError: as `operations.lock.stages.compiled`.
     """
     now = context.now()
     started = now.replace(microsecond=0)

@@ -41,7 +41,7 @@ from envspec.models import (
 )
 from envspec.names import COMMIT, normalised
 from envspec.operations.build_settings import with_builds
-from envspec.operations.lock_complete import complete, constraints_of, installed_on
+from envspec.operations.lock.complete import complete, constraints_of, installed_on
 from envspec.operations.lock_state import SOURCE, LockRequest, commit_decision, own_times
 from envspec.operations.shared_files import with_owners
 from envspec.origins import PYTORCH_INDEX, channel_url
@@ -183,7 +183,7 @@ def _found_environments(lock: Lock, spec: Spec, facts: Facts, request: LockReque
         return {each: _found_in_base(parts[each], place, lock.decisions) for each in linux if each in parts}
     if not spec.pip.on_top_of:
         return {}
-    from envspec.operations.lock_beneath import read_on_top_of
+    from envspec.operations.lock.base_packages import read_on_top_of
 
     return dict.fromkeys(spec.env.platforms, read_on_top_of(request.spec_path.parent, spec))
 
@@ -229,7 +229,7 @@ def _targets(
     }
     if not found:
         return targets_of(spec, facts, as_of, pythons)
-    from envspec.operations.lock_beneath import check_python, pythons_of
+    from envspec.operations.lock.base_packages import check_python, pythons_of
     from envspec.operations.lock_state import Beneath
 
     for each in found.values():

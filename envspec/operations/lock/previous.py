@@ -18,7 +18,7 @@ from envspec.facts import Facts
 from envspec.fetch.sources import commit_of, is_reachable, unreachable
 from envspec.io.tasks import run_interruptible
 from envspec.models import BaseImage, Decision, Lock, Package, PinnedDigest, Resolution, WheelFile
-from envspec.operations.lock_assemble import read_creation
+from envspec.operations.lock.assemble import read_creation
 from envspec.operations.lock_state import BRIEF, SOURCE
 from envspec.operations.session import Session
 from envspec.registry.client import Registry, resolve_digests

@@ -15,7 +15,7 @@ from envspec.io.store import Store
 from envspec.lockfile.check import CheckResult, Why, check, while_unchanged
 from envspec.lockfile.folder import read_current
 from envspec.lockfile.header import LOCK_FILE
-from envspec.operations.lock_cache import is_ours
+from envspec.operations.lock.cache import is_ours
 from envspec.operations.lock_state import LockRequest
 
 #: Reasons that leave nothing to compare with what the spec says.
@@ -34,7 +34,7 @@ def check_lock(request: LockRequest, now: datetime, cache: Path | None = None) -
         result = check(request.spec_path, request.directory, request.variant)
         if any(reason.why in NOT_ITS_LOCK for reason in result.reasons) or _is_made_here(request.directory, cache):
             return result
-        from envspec.operations.lock_recheck import content_reasons
+        from envspec.operations.lock.recheck import content_reasons
 
         return result._replace(reasons=(*result.reasons, *content_reasons(request, now, result.reasons)))
 

@@ -12,7 +12,7 @@ from packaging.version import Version
 from envspec.errors import NoSolution
 from envspec.models import Lock, Platform, Resolution, Target
 from envspec.names import normalised
-from envspec.operations.lock_attempts import Attempt, Attempts, Lines, Solution
+from envspec.operations.lock.attempts import Attempt, Attempts, Lines, Solution
 from envspec.operations.lock_state import LockState, PypiResult
 from envspec.origins import INDEX_FAMILY
 from envspec.resolve.pypi.errors import UnusableSdists
@@ -51,20 +51,20 @@ class Pypi:
         try:
             found = self._resolved()
         except Unsolvable as error:
-            from envspec.operations.lock_ways_out import ways_to_solve
+            from envspec.operations.lock.suggestions import ways_to_solve
 
             if error.hint == LOOSEN:
                 error.hint = ways_to_solve(error.message, spec, self._tried, self._state.context) or LOOSEN
             raise
         except UnusableSdists as error:
-            from envspec.operations.lock_ways_out import with_wheels
+            from envspec.operations.lock.suggestions import with_wheels
 
             if others := with_wheels(error.sdists, spec, self._tried, built()):
                 error.hint = f"{error.hint}\n  or {others}"
             raise
         if not any(part.held_back for part in found.resolutions):
             return found
-        from envspec.operations.lock_ways_out import newer_releases
+        from envspec.operations.lock.suggestions import newer_releases
 
         return replace(found, way_out=newer_releases(found.resolutions, spec, self._tried, built()))
 

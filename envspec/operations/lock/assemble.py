@@ -23,7 +23,7 @@ from envspec.lockfile.export.conda import without_md5
 from envspec.lockfile.header import FORMAT
 from envspec.models import BaseImage, Lock, Package, PinnedDigest, Platform, Resolution
 from envspec.operations.build_settings import same_build, with_builds
-from envspec.operations.lock_complete import complete, constraints_of, installed_on
+from envspec.operations.lock.complete import complete, constraints_of, installed_on
 from envspec.operations.lock_state import BRIEF, LockState, PypiResult, Resolved, Upgrade
 from envspec.operations.shared_files import check_owners, conflict_warnings, idle_owners, with_built, with_owners
 from envspec.spec import Spec
