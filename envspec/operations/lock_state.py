@@ -100,6 +100,12 @@ class LockRequest:
     text: str | None = None
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it is for the spec as it is in its file, and moves nothing."""
+        moves = self.upgrade is Upgrade.ALL or bool(self.upgrade_packages) or self.as_of is not None
+        return not moves and self.text is None
+
+    @property
     def base_directory(self) -> Path:
         """The folder of the lock of the spec itself."""
         return base_directory(self.directory, self.variant)

@@ -203,11 +203,6 @@ def _without_python(resolutions: Sequence[Resolution], facts: Facts) -> Iterator
             )
 
 
-def lacks_digest(lock: Lock) -> bool:
-    """Whether a digest is missing that another run may find."""
-    return any(pinned.digest is None for image in lock.base_images for pinned in image.digests)
-
-
 def _newest_archive(state: LockState, bases: Sequence[BaseImage]) -> datetime:
     """The time that the lock before records, if it was made for the same bases; else that of this run."""
     before = state.before

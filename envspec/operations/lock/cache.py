@@ -23,7 +23,7 @@ from envspec.io.store import Store
 from envspec.lockfile.check import check
 from envspec.lockfile.folder import read_current, tidy
 from envspec.lockfile.header import FORMAT, LOCK_FILE, pins_sha256, verify_checksum
-from envspec.operations.lock_state import Compiled, LockRequest, Upgrade
+from envspec.operations.lock_state import Compiled, LockRequest
 from envspec.resolve import RESOLVERS
 from envspec.spec.dates import Age, as_of_in, package_as_of_in
 from envspec.spec.identity import input_sha256, read_document
@@ -36,13 +36,13 @@ from envspec.version import VERSION
 MADE: Final = "18"
 
 
-def key_of(request: LockRequest, facts: str, environ: Mapping[str, str], base: Compiled | None = None) -> str | None:
+def key_of(request: LockRequest, environ: Mapping[str, str], base: Compiled | None = None) -> str | None:
     """Names what a lock is made from; None if time is part of it: no date in the spec, and no lock before.
 
     None for [conda] as well: channels patch their repodata, and add packages with times in the past. None for ages of
     packages: the body of the lock has what they mean.
 
-    base: see `recalled`. facts: their version. environ: names the indexes of this machine; one that is used instead of
+    base: see `recalled`. environ: names the indexes of this machine; one that is used instead of
     another should have the same files, and may not.
     """
     try:
@@ -65,7 +65,7 @@ def key_of(request: LockRequest, facts: str, environ: Mapping[str, str], base: C
     if not (isinstance(as_of, datetime) or (header and str(as_of or header.as_of_spec) == header.as_of_spec)):
         return None
     resolver = request.resolver
-    made_by = [MADE, FORMAT, VERSION, resolver, *map(version, RESOLVERS[resolver].distributions), facts]
+    made_by = [MADE, FORMAT, VERSION, resolver, *map(version, RESOLVERS[resolver].distributions), facts_version()]
     places = [environ.get(name) for name in ("ENVSPEC_DEFAULT_INDEX", "ENVSPEC_PYTORCH_INDEX")]
     places.append(path_from_lock(request.spec_path, request.directory))
     if request.variant:
@@ -100,11 +100,7 @@ def recalled(request: LockRequest, context: Context, base: Compiled | None = Non
 
     base: for a variant, what the spec itself compiles to.
     """
-    if request.upgrade is Upgrade.ALL or request.upgrade_packages or request.as_of is not None:
-        return None
-    if request.text is not None:
-        return None
-    if owner_of(request) is not None:
+    if not request.is_plain or owner_of(request) is not None:
         return None
     # A variant that is up to date is so beside the spec's lock of today.
     is_beside_today = not (base and base.files)
@@ -117,7 +113,7 @@ def recalled(request: LockRequest, context: Context, base: Compiled | None = Non
             tidy(request.directory)
             _warn_of_logins(request, context)
             return Compiled({})
-        key = key_of(request, facts_version(), context.environ, base)
+        key = key_of(request, context.environ, base)
         cached = store.answer(key) if key is not None else None
     if cached is None:
         return None

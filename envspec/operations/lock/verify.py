@@ -24,8 +24,9 @@ from envspec.lockfile.folder import read_current, read_lock
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import DIRECT_URL, Lock, Package, Platform, Resolution, Unbuilt
 from envspec.operations.lock.complete import lock_files
+from envspec.operations.lock.inputs import check_logins, for_variant
 from envspec.operations.lock.previous import checked, cutoffs_of, versions_of
-from envspec.operations.lock.stages import assembled, check_logins, for_variant, resolved
+from envspec.operations.lock.resolve import assembled, resolved
 from envspec.operations.lock_state import LockRequest, LockState
 from envspec.spec import load_spec
 from envspec.spec.identity import read_document

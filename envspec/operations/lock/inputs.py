@@ -1,0 +1,133 @@
+"""What a lock is made from: the spec's text, the lock before, the times up to which releases count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from envspec import documents
+from envspec.context import Context
+from envspec.credentials import unset
+from envspec.errors import NetworkError, StaleLock
+from envspec.facts import Facts
+from envspec.io.store import Store
+from envspec.lockfile.check import Why
+from envspec.lockfile.document import load
+from envspec.lockfile.folder import read_current, read_lock
+from envspec.lockfile.header import LOCK_FILE, pins_sha256, verify_checksum
+from envspec.models import Lock
+from envspec.operations.lock.cache import is_ours
+from envspec.operations.lock.check import check_lock
+from envspec.operations.lock_state import SOURCE, LockRequest, LockState, Upgrade
+from envspec.spec import Spec, parse_spec
+from envspec.spec.dates import Age
+from envspec.spec.errors import KeyPath, SpecError
+from envspec.spec.identity import whole_document
+from envspec.spec.load import spec_error
+
+
+def parse(text: str, request: LockRequest, now: datetime) -> Spec:
+    """The spec with all its variants."""
+    return parse_spec(text, str(request.spec_path), now, request.spec_path.parent)
+
+
+def document_of(text: str, request: LockRequest) -> dict[str, Any]:
+    return whole_document(documents.parse_toml(text), request.spec_path)
+
+
+def check_logins(spec: Spec, request: LockRequest, context: Context) -> None:
+    """Raise SpecError if a login needs a variable that is not set."""
+    found: list[tuple[KeyPath, str]] = [(("pip", "index", n, "url"), each.url) for n, each in enumerate(spec.pip.index)]
+    found += [(("pip", "dependencies", n), each.text) for n, each in enumerate(spec.pip.dependencies) if each.url]
+    missing = [(path, name) for path, text in found if (name := unset(text, context.environ))]
+    if missing and not context.is_offline:
+        path, name = missing[0]
+        reason = (path, f"the login is in the variable {name}, which is not set", f"set {name} in the environment")
+        raise spec_error_of(request, [reason])
+
+
+def times_of(request: LockRequest, spec: Spec, old: Lock | None, started: datetime) -> tuple[datetime, datetime]:
+    """Up to when releases are considered, and those of `--upgrade-package`.
+
+    With an age in the spec, as without `as_of`, the lock's own time counts until `--upgrade`, or until the age changes.
+    """
+    as_of = spec.env.as_of
+    newest = as_of.before(started) if isinstance(as_of, Age) else started
+    if isinstance(request.as_of, datetime):
+        newest = request.as_of
+    if isinstance(as_of, datetime):
+        return as_of, newest
+    keeps = old is not None and request.upgrade is Upgrade.KEEP and (as_of is None or old.as_of_spec == str(as_of))
+    kept = old.as_of if old is not None and keeps else newest
+    return kept, max(kept, newest)
+
+
+def for_variant(state: LockState, document: bytes) -> LockState:
+    """For a variant: the time and the sources of the spec's own lock, which are then preferred. document: that lock."""
+    base = load(document.decode(), LOCK_FILE)
+    header, _ = verify_checksum(document, LOCK_FILE)
+    sources = {each.what: each for each in base.decisions if each.what.startswith(SOURCE)}
+    old = state.old or replace(base, resolutions=(), package_as_of=(), conda_as_of=(), system=(), images=())
+    own = tuple(each for each in old.decisions if each.what not in sources)
+    return replace(
+        state,
+        as_of=base.as_of,
+        newest=max(state.newest, base.as_of),
+        old=replace(old, decisions=(*sources.values(), *own)),
+        base=base,
+        base_sha256=pins_sha256(header),
+    )
+
+
+class PreviousLock(NamedTuple):
+    """What of the lock in the folder counts.
+
+    old: what may decide anything in the next lock.
+    recorded: the lock whose images and built wheels hold for the next one if all that they follow from is the same.
+    is_looked_up: whether all of `old` is right.
+    """
+
+    old: Lock | None = None
+    recorded: Lock | None = None
+    is_looked_up: bool = True
+
+
+def previous_lock(request: LockRequest, spec: Spec, facts: Facts, context: Context, store: Store) -> PreviousLock:
+    """The lock in the request's folder, as far as it is right."""
+    if not (request.directory / LOCK_FILE).exists():
+        return PreviousLock()
+    try:
+        old = read_lock(request.directory)
+    except StaleLock as error:
+        context.reporter.warning(f"{error.message}: replaced by a new one")
+        return PreviousLock()
+    if is_ours(store, read_current(request.directory, LOCK_FILE)):
+        return PreviousLock(old, old)
+    from envspec.operations.lock.previous import checked, cutoffs_of, versions_of
+
+    reasons = check_lock(request, context.now()).reasons
+    found = [reason for reason in reasons if reason.why is Why.ENTRY]
+    for reason in found:
+        context.reporter.warning(f"{reason.text}: resolved again")
+    if any(not reason.fields for reason in found):
+        versions = versions_of(old)
+        return PreviousLock(
+            replace(cutoffs_of(old), decisions=(), base_image=None, platform_cuda=(), resolutions=versions)
+        )
+    if request.upgrade is Upgrade.ALL or context.is_offline:
+        return PreviousLock(old, old, is_looked_up=request.upgrade is Upgrade.ALL)
+    try:
+        # A lock of another machine may have wrong digests and commits.
+        right, unverified = checked(old, spec, facts, context)
+    except NetworkError as error:
+        context.reporter.warning(f"not verified: base images and git sources of {request.directory}: {error.message}")
+        return PreviousLock(old, old, is_looked_up=False)
+    for text in unverified:
+        context.reporter.warning(f"not verified: {text}")
+    return PreviousLock(right, old)
+
+
+def spec_error_of(request: LockRequest, found: Iterable[tuple[KeyPath, str, str]]) -> SpecError:
+    return spec_error(request.spec_path, found, request.variant, request.text)

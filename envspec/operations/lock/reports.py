@@ -1,0 +1,79 @@
+"""What `envspec lock` warns of once a lock is made."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from envspec.context import Context
+from envspec.lockfile.toml_writer import time_text
+from envspec.models import Lock, Unbuilt
+from envspec.operations.lock_state import LockRequest, LockState, Upgrade
+from envspec.resolve.upgrade import moved_names
+
+#: A date of today has excluded hardly anything yet.
+_RECENT: Final = timedelta(days=1)
+
+
+def report_fixed(state: LockState) -> None:
+    """Warn of an upgrade that the spec's date leaves without an effect."""
+    request, as_of = state.request, state.as_of
+    is_upgrade = request.upgrade is Upgrade.ALL and request.as_of is None and not request.variant
+    is_fixed = state.spec.env.is_dated and not state.package_ages()
+    is_recent = state.started - as_of < _RECENT
+    if is_upgrade and is_fixed and not is_recent:
+        state.context.reporter.warning(
+            f"{request.spec_path}: as_of = {time_text(as_of)} excludes every newer release: move it "
+            f"(envspec lock --as-of now {request.spec_path})"
+        )
+
+
+def report(lock: Lock, state: LockState) -> None:
+    """Warn of what somebody may not expect of a new lock. state: with the lock before."""
+    _report_unmoved(state, lock)
+    _report_preferred(lock, state.context)
+    _report_moved(lock, state.request, state.context)
+    _report_unbuilt(lock, state.context)
+
+
+def _report_unmoved(state: LockState, made: Lock) -> None:
+    """Warn of names of `--upgrade-package` without a newer release. state: with the lock before."""
+    if state.old is None or not state.request.upgrade_packages:
+        return
+    moved = moved_names(state.old, made)
+    for name in state.request.upgrade_packages:
+        if name not in moved:
+            state.context.reporter.warning(
+                f"{name} stays as it is: nothing newer of it, up to {time_text(state.newest)}, fits the spec"
+            )
+
+
+def _report_moved(lock: Lock, request: LockRequest, context: Context) -> None:
+    """Warn of versions that moved although nothing in the spec itself excludes the old ones, with the reasons."""
+    lines = dict.fromkeys(f"\n  {text}" for part in lock.resolutions for text in part.moved)
+    # A variant follows the spec's own lock, and moves with it.
+    if lines and not request.variant:
+        context.reporter.warning(f"moved although the spec allows the locked versions:{''.join(lines)}")
+
+
+def _report_preferred(lock: Lock, context: Context) -> None:
+    """Warn of the versions that the spec prefers and the lock does not have, with the reasons."""
+    found = [(each.name, each.preferred) for part in lock.resolutions for each in part.conda]
+    found += [(each.name, each.preferred) for part in lock.resolutions for each in part.packages]
+    lines = dict.fromkeys(f"\n  {name} {each.version}: {each.why}" for name, each in found if each is not None)
+    if lines:
+        context.reporter.warning(f"not locked although the spec prefers them:{''.join(lines)}")
+
+
+def _report_unbuilt(lock: Lock, context: Context) -> None:
+    """Warn of the sdists that are locked without a build."""
+    found: dict[Unbuilt, dict[str, None]] = {}
+    for package in (each for part in lock.resolutions for each in part.packages):
+        if package.unbuilt:
+            found.setdefault(package.unbuilt, {})[f"{package.name} {package.version}"] = None
+    lines = [f"\n  {unbuilt.described}: {', '.join(names)}" for unbuilt, names in found.items()]
+    if lines:
+        context.reporter.warning(
+            "locked without a build, since bubblewrap does not work on this machine (`envspec lock` where it does adds "
+            f"the hashes of the wheels):{''.join(lines)}"
+        )
