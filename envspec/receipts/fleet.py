@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from enum import Enum
 from statistics import median
@@ -99,6 +99,14 @@ class Difference:
     others: Mapping[str, tuple[str, ...]]
     counts: bool
 
+    def texts_of(self, node: str) -> Iterator[str]:
+        """The reason why a node is odd, if it is."""
+        if not self.counts:
+            return
+        for value, names in self.others.items():
+            if node in names:
+                yield f"{self.what}: {value or 'none'}, most have {self.most or 'none'}"
+
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
@@ -128,66 +136,88 @@ class Fleet:
 def fleet(nodes: Iterable[FleetNode]) -> Fleet:
     """Compare nodes with each other. Their names are unique; their order does not matter."""
     found = sorted(nodes, key=lambda node: natural(node.name))
-    receipts = {node.name: node.receipt for node in found if node.receipt}
-    shared = _shared(list(receipts.values()), "on each node")
-    alone = {name for name, _ in shared}
-    together = [node.together for node in found if node.together]
-    shared_together = _shared(together, "with the others, on each node")
-    kinds: dict[str, dict[str, Receipt]] = {}
-    for name, receipt in receipts.items():
-        kinds.setdefault(kind(receipt), {})[name] = receipt
-    passed = Counter(
-        each.check for receipt in receipts.values() for each in receipt.checks if each.status is Status.PASSED
-    )
-    odd: list[OddNumber] = []
-    unclear: list[tuple[str, str]] = []
-    for named in kinds.values():
-        judged = _judged(named)
-        odd += _odd_numbers(judged, is_enough=len(named) >= FEWEST)
-        unclear += (*_parts_not_run(named), *_not_compared(named, judged))
-    usual = _usual_kinds(receipts.values())
-    different = [each for named in kinds.values() for each in _differences(named)]
-    faults = dict(_faults(receipts))
-    majority = max(map(len, kinds.values()), default=0)
-    reports = []
-    for node in found:
-        drain = [*([f"lost: {node.lost}"] if node.lost or node.receipt is None else []), *faults.get(node.name, ())]
-        watch = _not_known(node)
-        if node.receipt:
-            drain += _failed(node.receipt, alone)
-            watch += _not_run(node.receipt, {name for name, count in passed.items() if 2 * count > len(receipts)})
-            same = kinds[kind(node.receipt)]
-            most = usual.get(_models(node.receipt), kind(node.receipt))
-            if most != kind(node.receipt):
-                own, theirs = (each.removesuffix(_ALONE) for each in (kind(node.receipt), most))
-                watch.append(f"kind of machine: {own}, most with these GPUs are {theirs}")
-            elif len(same) == 1 and 2 * majority > len(receipts) > 2:
-                watch.append(f"is the only one of its kind: {kind(node.receipt).removesuffix(_ALONE)}")
-        watch += [each.text for each in odd if each.node == node.name]
-        watch += [text for name, text in unclear if name == node.name]
-        for each in different:
-            watch += [
-                f"{each.what}: {value or 'none'}, most have {each.most or 'none'}"
-                for value, names in each.others.items()
-                if each.counts and node.name in names
-            ]
-        if node.together:
-            watch += [
-                f"with the others: {each}" for each in _failed(node.together, {name for name, _ in shared_together})
-            ]
-        elif node.together_lost:
-            watch.append(f"with the others: lost: {node.together_lost}")
-        verdict = NodeVerdict.DRAIN if drain else NodeVerdict.WATCH if watch else NodeVerdict.OK
-        reports.append(NodeReport(node.name, verdict, (*drain, *watch), node.receipt))
+    judge = _Judge(found)
+    reports = [judge.report(node) for node in found]
     order = list(NodeVerdict)
+    few = [name for name, named in judge.kinds.items() if len(named) < FEWEST]
     return Fleet(
         nodes=tuple(sorted(reports, key=lambda each: order.index(each.verdict))),
-        odd=tuple(sorted(odd, key=lambda each: -each.worse)),
-        differences=tuple(different),
-        shared=tuple(text for _, text in (*shared, *shared_together)),
-        few=tuple(each.removesuffix(_ALONE) for each, named in kinds.items() if len(named) < FEWEST),
+        odd=tuple(sorted(judge.odd, key=lambda each: -each.worse)),
+        differences=tuple(judge.differences),
+        shared=(*judge.shared.values(), *judge.shared_together.values()),
+        few=tuple(name.removesuffix(_ALONE) for name in few),
         not_known=tuple(node.name for node in found if _not_known(node)),
     )
+
+
+class _Judge:
+    """What is usual on the nodes of a fleet, and what each node differs in.
+
+    kinds: kind of machine -> node -> its receipt.
+    shared, shared_together: what fails on all nodes -> the text about it.
+    unclear: (node, what could not be compared).
+    """
+
+    def __init__(self, nodes: Sequence[FleetNode]) -> None:
+        self.receipts = {node.name: node.receipt for node in nodes if node.receipt}
+        self.shared = _shared(list(self.receipts.values()), "on each node")
+        together = [node.together for node in nodes if node.together]
+        self.shared_together = _shared(together, "with the others, on each node")
+        self.kinds: dict[str, dict[str, Receipt]] = {}
+        for name, receipt in self.receipts.items():
+            self.kinds.setdefault(kind(receipt), {})[name] = receipt
+        self.odd: list[OddNumber] = []
+        self.unclear: list[tuple[str, str]] = []
+        self.differences: list[Difference] = []
+        for named in self.kinds.values():
+            judged = _judged(named)
+            self.odd += _odd_numbers(judged, is_enough=len(named) >= FEWEST)
+            self.unclear += (*_parts_not_run(named), *_not_compared(named, judged))
+            self.differences += _differences(named)
+        self._usual_kinds = _usual_kinds(self.receipts.values())
+        self._usual_checks = _usual_checks(self.receipts.values())
+        self._faults = dict(_faults(self.receipts))
+
+    def report(self, node: FleetNode) -> NodeReport:
+        drain, watch = list(self._faults_of(node)), list(self._oddities_of(node))
+        verdict = NodeVerdict.OK
+        if drain:
+            verdict = NodeVerdict.DRAIN
+        elif watch:
+            verdict = NodeVerdict.WATCH
+        return NodeReport(node.name, verdict, (*drain, *watch), node.receipt)
+
+    def _faults_of(self, node: FleetNode) -> Iterator[str]:
+        if node.lost or node.receipt is None:
+            yield f"lost: {node.lost}"
+        yield from self._faults.get(node.name, ())
+        if node.receipt:
+            yield from _failed(node.receipt, self.shared)
+
+    def _oddities_of(self, node: FleetNode) -> Iterator[str]:
+        yield from _not_known(node)
+        if node.receipt:
+            yield from _not_run(node.receipt, self._usual_checks)
+            yield from self._unusual_kind(node.receipt)
+        yield from (each.text for each in self.odd if each.node == node.name)
+        yield from (text for name, text in self.unclear if name == node.name)
+        for each in self.differences:
+            yield from each.texts_of(node.name)
+        if node.together:
+            yield from (f"with the others: {each}" for each in _failed(node.together, self.shared_together))
+        elif node.together_lost:
+            yield f"with the others: lost: {node.together_lost}"
+
+    def _unusual_kind(self, receipt: Receipt) -> Iterator[str]:
+        own = kind(receipt)
+        most = self._usual_kinds.get(_models(receipt), own)
+        largest = max(map(len, self.kinds.values()))
+        count = len(self.receipts)
+        if most != own:
+            theirs = most.removesuffix(_ALONE)
+            yield f"kind of machine: {own.removesuffix(_ALONE)}, most with these GPUs are {theirs}"
+        elif len(self.kinds[own]) == 1 and count > 2 and 2 * largest > count:
+            yield f"is the only one of its kind: {own.removesuffix(_ALONE)}"
 
 
 def natural(name: str) -> tuple[tuple[str, int], ...]:
@@ -206,7 +236,9 @@ def hostlist(names: Iterable[str]) -> str:
         is_padded = any(digits.startswith("0") for digits in texts)
         for digits in texts:
             # A name without a number stands alone.
-            width = -1 if not digits else len(digits) if is_padded else 0
+            width = -1
+            if digits:
+                width = len(digits) if is_padded else 0
             groups.setdefault((stem, width), []).append(int(digits or 0))
     return ",".join(_hosts(stem, width, found) for (stem, width), found in groups.items())
 
@@ -217,21 +249,23 @@ def _hosts(stem: str, width: int, found: Sequence[int]) -> str:
     return f"{stem}{ranges(found, width)}" if len(found) == 1 else f"{stem}[{ranges(found, width)}]"
 
 
-def _shared(receipts: Sequence[Receipt], where: str) -> list[tuple[str, str]]:
-    """What fails in all receipts, at least two, and the text about each. A check that did not run shows nothing."""
+def _shared(receipts: Sequence[Receipt], where: str) -> dict[str, str]:
+    """What fails in all receipts, at least two -> the text about it. A check that did not run shows nothing."""
     failures = [_failures(receipt) for receipt in receipts]
     first: dict[str, _Failure] = {}
     for found in failures:
         for name, failure in found.items():
             first.setdefault(name, failure)
-    shared: list[tuple[str, str]] = []
+    shared: dict[str, str] = {}
     for name, failure in first.items():
-        count = sum(name in found for found in failures)
-        unknown = sum(
-            _is_not_run(receipt, name) for receipt, found in zip(receipts, failures, strict=True) if name not in found
-        )
+        count = unknown = 0
+        for receipt, found in zip(receipts, failures, strict=True):
+            if name in found:
+                count += 1
+            elif _is_not_run(receipt, name):
+                unknown += 1
         if count >= 2 and 2 * count > len(receipts) and count + unknown == len(receipts):
-            shared.append((name, failure.on_all(where)))
+            shared[name] = failure.on_all(where)
     return shared
 
 
@@ -288,12 +322,20 @@ def _reason(check: CheckOutcome) -> str:
     return f"{check.check}: {' '.join(check.reason.split()) or check.status.value}"
 
 
-def _failed(receipt: Receipt, shared: set[str]) -> list[str]:
+def _failed(receipt: Receipt, shared: Container[str]) -> list[str]:
     return [failure.text for name, failure in _failures(receipt).items() if name not in shared]
 
 
 def _models(receipt: Receipt) -> frozenset[str]:
     return frozenset(gpu.name for gpu in receipt.machine.gpus)
+
+
+def _usual_checks(receipts: Collection[Receipt]) -> set[str]:
+    """Checks that passed on most nodes."""
+    passed: Counter[str] = Counter()
+    for receipt in receipts:
+        passed.update(each.check for each in receipt.checks if each.status is Status.PASSED)
+    return {name for name, count in passed.items() if 2 * count > len(receipts)}
 
 
 def _usual_kinds(receipts: Iterable[Receipt]) -> dict[frozenset[str], str]:
