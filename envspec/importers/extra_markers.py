@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Set
 from functools import lru_cache
-from typing import Final
 
 from envspec.names import normalised
-
-_OPERAND: Final = r"""(?:'[^']*'|"[^"]*"|[\w.]+)"""
-_TOKEN: Final = re.compile(rf"\s*(\(|\)|(?:and|or)\b|{_OPERAND}\s*(?:[<>=!~]=?=?|not\s+in|in)\s*{_OPERAND})\s*")
-_OF_EXTRA: Final = (
-    re.compile(r"""extra\s*(?P<operator>[=!]=)\s*['"](?P<name>[^'"]*)['"]"""),
-    re.compile(r"""['"](?P<name>[^'"]*)['"]\s*(?P<operator>[=!]=)\s*extra"""),
-)
-#: Conditions in parentheses within each other: far beyond any real marker.
-_DEEPEST: Final = 50
 
 
 @lru_cache(maxsize=1 << 14)
@@ -25,64 +15,42 @@ def without_extras(marker: str, extras: frozenset[str]) -> str | None:
 
     extras: normalised, those that are named. A marker that can't be read stays as it is.
     """
-    tokens = _TOKEN.findall(marker)
-    is_read = "".join("".join(tokens).split()) == "".join(marker.split())
-    if not (is_read and re.search(r"\bextra\b", marker)):
+    if not re.search(r"\bextra\b", marker):
         return marker
-    tokens.reverse()
+    # A marker is an expression of Python, but for two operators.
+    text = marker.strip().replace("~=", "@ ").replace("===", "== ")
     try:
-        found = _either(tokens, extras, 0)
-    except ValueError:
-        return marker
-    if tokens:
+        found = _without(ast.parse(text, mode="eval").body, marker.strip().encode(), extras)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return marker
     if isinstance(found, bool):
         return "" if found else None
     return found
 
 
-# A condition is its text, or whether it holds if that is known. The next token is the last one of the list.
+def _without(node: ast.expr, marker: bytes, extras: frozenset[str]) -> str | bool:
+    """The text of a condition, or whether it holds if that is known."""
+    if isinstance(node, ast.BoolOp):
+        is_all = isinstance(node.op, ast.And)
+        parts = [_without(each, marker, extras) for each in node.values]
+        # One that does not hold decides an `and`, one that holds an `or`.
+        if (not is_all) in parts:
+            return not is_all
+        texts = [each for each in parts if isinstance(each, str)]
+        if is_all:
+            texts = [f"({each})" if " or " in each else each for each in texts]
+        return (" and " if is_all else " or ").join(texts) or is_all
+    name = _extra_of(node)
+    if name is not None and isinstance(node, ast.Compare):
+        return (normalised(name) in extras) == isinstance(node.ops[0], ast.Eq)
+    return marker[node.col_offset : node.end_col_offset].decode()
 
 
-def _either(tokens: list[str], extras: Set[str], depth: int) -> str | bool:
-    """Conditions with `or` between them."""
-    found = [_all(tokens, extras, depth)]
-    while tokens and tokens[-1] == "or":
-        tokens.pop()
-        found.append(_all(tokens, extras, depth))
-    if True in found:
-        return True
-    texts = [each for each in found if isinstance(each, str)]
-    return " or ".join(texts) if texts else False
-
-
-def _all(tokens: list[str], extras: Set[str], depth: int) -> str | bool:
-    """Conditions with `and` between them."""
-    found = [_condition(tokens, extras, depth)]
-    while tokens and tokens[-1] == "and":
-        tokens.pop()
-        found.append(_condition(tokens, extras, depth))
-    if False in found:
-        return False
-    texts = [f"({each})" if " or " in each else each for each in found if isinstance(each, str)]
-    return " and ".join(texts) if texts else True
-
-
-def _condition(tokens: list[str], extras: Set[str], depth: int) -> str | bool:
-    """A comparison, or conditions in parentheses.
-
-    Raises:
-        ValueError: there is neither.
-    """
-    first = tokens.pop() if tokens else ""
-    if first == "(" and depth < _DEEPEST:
-        found = _either(tokens, extras, depth + 1)
-        if not tokens or tokens.pop() != ")":
-            raise ValueError("a parenthesis is not closed")
-        return found
-    if first in ("", "(", ")", "and", "or"):
-        raise ValueError("there is no condition")
-    of_extra = next(filter(None, (form.fullmatch(first) for form in _OF_EXTRA)), None)
-    if of_extra is None:
-        return first
-    return (normalised(of_extra["name"]) in extras) == (of_extra["operator"] == "==")
+def _extra_of(node: ast.expr) -> str | None:
+    """The name in `extra == 'name'`, either way round, or in the same with `!=`; None for another condition."""
+    if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], (ast.Eq, ast.NotEq)):
+        return None
+    sides = [node.left, *node.comparators]
+    names = [each.value for each in sides if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    is_extra = [isinstance(each, ast.Name) and each.id == "extra" for each in sides]
+    return names[0] if len(sides) == 2 and len(names) == 1 and any(is_extra) else None
