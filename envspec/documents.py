@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -87,3 +88,16 @@ def parse_json(data: bytes) -> Any:
         return from_json(data, cache_strings="keys")
     except ValueError as error:
         raise ValueError("it is nested too deeply" if "recursion" in str(error) else str(error)) from None
+
+
+def table_of(value: Any, *keys: str) -> Mapping[str, Any]:
+    """A table within tables; empty if there is none."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
+def list_of(value: Any, *keys: str) -> list[Any]:
+    """A list within tables; empty if there is none."""
+    found = table_of(value, *keys[:-1]).get(keys[-1])
+    return found if isinstance(found, list) else []

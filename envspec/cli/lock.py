@@ -163,11 +163,12 @@ def _on_top_of(path: Path, file: Path | None) -> str | None:
         return None
     from envspec.spec.document import root_of
     from envspec.spec.load import load_spec, read_text
-    from envspec.spec.positions import set_on_top_of
+    from envspec.spec.positions import set_value
 
     # What is wrong with the spec is reported before it is changed.
     load_spec(path, datetime.now(timezone.utc))
-    return set_on_top_of(read_text(path), os.path.relpath(file, path.parent).replace(os.sep, "/"), root_of(path))
+    named = os.path.relpath(file, path.parent).replace(os.sep, "/")
+    return set_value(read_text(path), (*root_of(path), "pip", "on_top_of"), json.dumps(named))
 
 
 class Target(NamedTuple):

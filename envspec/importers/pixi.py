@@ -12,6 +12,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from envspec.documents import table_of
 from envspec.facts import load_facts
 from envspec.facts.tables import minor, numeric
 from envspec.importers.conda_specs import (
@@ -28,7 +29,7 @@ from envspec.importers.conda_specs import (
 from envspec.importers.pip import add_index
 from envspec.importers.pip import add_requirement as add_pip_requirement
 from envspec.importers.poetry import requirement_of
-from envspec.importers.toml_lines import TomlFile, table_of, text_of
+from envspec.importers.toml_lines import TomlFile, text_of
 from envspec.importers.types import Clue, Import, Outcome, Source, Unreadable
 from envspec.importers.variables import READ, read_variable
 from envspec.names import normalised

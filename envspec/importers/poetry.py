@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from envspec.documents import list_of, table_of
 from envspec.importers.conda_specs import with_markers
 from envspec.importers.extra_markers import without_extras
 from envspec.importers.pip import Verdict
 from envspec.importers.project import Project, not_included, written_value
-from envspec.importers.toml_lines import list_of, table_of, text_of
+from envspec.importers.toml_lines import text_of
 from envspec.importers.types import Outcome
 from envspec.names import normalised
 from envspec.spec.errors import BadValue, KeyPath, quoted

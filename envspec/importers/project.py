@@ -13,11 +13,12 @@ from typing import Any, Final, NamedTuple
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from envspec.credentials import shown
+from envspec.documents import list_of
 from envspec.importers.conda_specs import platforms_of, python_marker, with_markers
 from envspec.importers.extra_markers import without_extras
 from envspec.importers.pip import Use, Verdict, add_index, add_requirement
 from envspec.importers.python_locks import holds, python_versions
-from envspec.importers.toml_lines import TomlFile, list_of, text_of
+from envspec.importers.toml_lines import TomlFile, text_of
 from envspec.importers.types import Clue, Import, Outcome
 from envspec.models import Platform
 from envspec.names import normalised

@@ -10,6 +10,7 @@ from typing import Any, Final
 from packaging.requirements import InvalidRequirement
 from packaging.requirements import Requirement as Pep508
 
+from envspec.documents import list_of, table_of
 from envspec.importers import pixi
 from envspec.importers.conda import include_conda_lock
 from envspec.importers.conda_lock_project import CondaProject, read_dependencies, read_settings
@@ -17,7 +18,7 @@ from envspec.importers.pip import Verdict
 from envspec.importers.poetry import read_pdm, read_poetry
 from envspec.importers.project import MOST_MEMBERS, Project, not_included, workspace_of, written_value
 from envspec.importers.python_locks import read_pdm_lock, read_poetry_lock, read_pylock, read_uv_lock
-from envspec.importers.toml_lines import TomlFile, list_of, table_of, text_of
+from envspec.importers.toml_lines import TomlFile, text_of
 from envspec.importers.types import Import, Outcome, Source
 from envspec.importers.uv import check_conflicts, read_environments, read_sources, read_uv
 from envspec.names import normalised

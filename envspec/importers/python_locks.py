@@ -22,11 +22,12 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from envspec.credentials import without_credentials
+from envspec.documents import list_of, table_of
 from envspec.facts.tables import pep440
 from envspec.importers.extra_markers import without_extras
 from envspec.importers.graph import roots
 from envspec.importers.pip import add_cuda, add_index, add_requirement, cuda_of, is_required_by_torch, note_build
-from envspec.importers.toml_lines import TomlFile, list_of, table_of, text_of
+from envspec.importers.toml_lines import TomlFile, text_of
 from envspec.importers.types import PYTHON_SERIES, Clue, Import, Locked, Outcome, Source, Unreadable
 from envspec.importers.unsupported import SUPPORTED, note_unsupported
 from envspec.io.http_settings import default_index_url

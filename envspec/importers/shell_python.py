@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from envspec.documents import list_of, table_of
 from envspec.facts import load_facts
 from envspec.importers import conda_specs
 from envspec.importers.conda_specs import add_channel
@@ -17,7 +18,7 @@ from envspec.importers.pip import add_index, add_requirement
 from envspec.importers.pyproject import read_pyproject
 from envspec.importers.requirements import add_line, read_requirements
 from envspec.importers.shell_state import Clone, Command, Selection, Shell, names_of, split_options
-from envspec.importers.toml_lines import TomlFile, list_of, table_of
+from envspec.importers.toml_lines import TomlFile
 from envspec.importers.types import Outcome, Source
 from envspec.importers.variables import torch_backend
 from envspec.names import normalised

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from envspec.documents import list_of, table_of
 from envspec.importers.types import Import, Source
 from envspec.spec.positions import Positions, positions_of
 
@@ -53,19 +54,6 @@ class TomlFile:
                 end = header.end()
             if isinstance(value, Mapping):
                 yield value, Source(self.shown, line if header else 0)
-
-
-def table_of(value: Any, *keys: str) -> Mapping[str, Any]:
-    """A table within tables; empty if there is none."""
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value if isinstance(value, Mapping) else {}
-
-
-def list_of(value: Any, *keys: str) -> list[Any]:
-    """A list within tables; empty if there is none."""
-    found = table_of(value, *keys[:-1]).get(keys[-1])
-    return found if isinstance(found, list) else []
 
 
 def text_of(value: Any, key: str) -> str:

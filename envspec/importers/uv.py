@@ -8,11 +8,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from envspec.documents import list_of, table_of
 from envspec.errors import UsageError
 from envspec.importers.pip import Use, Verdict, add_cuda, add_index, cuda_of
 from envspec.importers.project import Project, not_included, written_value
 from envspec.importers.python_locks import PYTHONS, holds
-from envspec.importers.toml_lines import list_of, table_of, text_of
+from envspec.importers.toml_lines import text_of
 from envspec.importers.types import Clue, Outcome, Source
 from envspec.importers.unsupported import note_unsupported
 from envspec.lockfile.toml_writer import time_text

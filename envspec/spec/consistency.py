@@ -12,6 +12,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any, Final, TypeVar
 
+from envspec.documents import list_of, table_of
 from envspec.facts import load_facts
 from envspec.models import Platform
 from envspec.names import normalised
@@ -40,22 +41,12 @@ T = TypeVar("T")
 
 def get(data: Document, *path: str) -> Any:
     """The value at `path`; None where there is none."""
-    value: Any = data
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
+    return table_of(data, *path[:-1]).get(path[-1])
 
 
 def items(data: Document, kind: type[T], *path: str) -> list[tuple[int, T]]:
     """The items of this type in the list at `path`, each with its position."""
-    values = get(data, *path)
-    return [(at, each) for at, each in enumerate(values if isinstance(values, list) else ()) if isinstance(each, kind)]
-
-
-def table(data: Document, *path: str) -> Document:
-    """The table at `path`; an empty one where there is none."""
-    value = get(data, *path)
-    return value if isinstance(value, Mapping) else {}
+    return [(at, each) for at, each in enumerate(list_of(data, *path)) if isinstance(each, kind)]
 
 
 def readable(read: Callable[[str], T], listed: Iterable[tuple[int, str]]) -> Iterator[tuple[int, T]]:
@@ -91,8 +82,8 @@ def _platforms(data: Document) -> frozenset[Platform]:
 
 def _tables(data: Document) -> Iterator[tuple[KeyPath, Document]]:
     """[conda] and its platforms' tables."""
-    yield ("conda",), table(data, "conda")
-    for name, own in table(data, "conda", "platform").items():
+    yield ("conda",), table_of(data, "conda")
+    for name, own in table_of(data, "conda", "platform").items():
         if name in _PLATFORM_OF and isinstance(own, Mapping):
             yield ("conda", "platform", name), own
 
@@ -100,7 +91,7 @@ def _tables(data: Document) -> Iterator[tuple[KeyPath, Document]]:
 def _unlisted_platforms(data: Document) -> Iterator[Found]:
     platforms = _platforms(data)
     for path in (
-        (section, "platform", name) for section in ("cuda", "conda") for name in table(data, section, "platform")
+        (section, "platform", name) for section in ("cuda", "conda") for name in table_of(data, section, "platform")
     ):
         name = path[-1]
         if platforms and name in _PLATFORM_OF and _PLATFORM_OF[name] not in platforms:
@@ -115,18 +106,18 @@ def _conda_listed_twice(data: Document) -> Iterator[Found]:
     for path, own in _tables(data):
         if path != ("conda",):
             yield from twice_in(items(own, str, "dependencies"), (*path, "dependencies"), str)
-    for name in table(data, "conda", "names"):
+    for name in table_of(data, "conda", "names"):
         yield from twice_in(items(data, str, "conda", "names", name), ("conda", "names", name), read_name)
 
 
 def _unlisted_channels(data: Document) -> Iterator[Found]:
     """A match spec that insists on a channel that nobody reads has no candidate."""
-    listed = table(data, "conda").get("channels", ["conda-forge"])
+    listed = table_of(data, "conda").get("channels", ["conda-forge"])
     read = list(readable(read_channel, items({"channels": listed}, str, "channels")))
     if not isinstance(listed, list) or len(read) != len(listed):
         return
     known = {channel_url(channel) for _, channel in read}
-    for name in table(data, "conda", "only"):
+    for name in table_of(data, "conda", "only"):
         # A key may hold credentials as well: none is shown.
         if not any(channel_url(each) in known for _, each in readable(read_channel, [(0, name)])):
             yield ("conda", "only"), "a channel that `conda.channels` does not list", "write it as it is listed there"
@@ -166,7 +157,7 @@ def _virtual_packages(data: Document) -> Iterator[Found]:
     platforms = _platforms(data)
     for path, own in _tables(data):
         own_platforms = platforms if path == ("conda",) else frozenset({_PLATFORM_OF[str(path[-1])]})
-        for name, value in table(own, "virtual_packages").items():
+        for name, value in table_of(own, "virtual_packages").items():
             bad = _virtual_package(name, value, data, own_platforms) if isinstance(value, str) else None
             if bad is not None:
                 yield (*path, "virtual_packages", name), bad.found, bad.hint
@@ -202,7 +193,7 @@ def check(data: Document, now: datetime) -> list[tuple[KeyPath, BadValue]]:
 
 
 def _future(data: Document, now: datetime) -> Iterator[Found]:
-    own = (("env", "package_as_of", name) for name in table(data, "env", "package_as_of"))
+    own = (("env", "package_as_of", name) for name in table_of(data, "env", "package_as_of"))
     for path in (("env", "as_of"), *own, ("system", "snapshot")):
         with suppress(ValueError, OverflowError):
             value = get(data, *path)
@@ -220,7 +211,7 @@ def _future(data: Document, now: datetime) -> Iterator[Found]:
 def _keyed_twice(data: Document) -> Iterator[Found]:
     for path in (("env", "package_as_of"), ("build",)):
         seen: dict[str, str] = {}
-        for name in table(data, *path):
+        for name in table_of(data, *path):
             first = seen.setdefault(normalised(name), name)
             if first != name:
                 yield (*path, name), f"{quoted(first)} is the same package", "remove one of the two"

@@ -46,7 +46,7 @@ class Listed(NamedTuple):
 
     def items(self, text: str) -> tuple[str, ...]:
         """Its items in a file's text, which is TOML."""
-        return tuple(_table(documents.parse_toml(text), self.path[:-1]).get(self.path[-1], ()))
+        return tuple(documents.list_of(documents.parse_toml(text), *self.path))
 
 
 def lists_of(text: str, path: Path, kind: RequirementList) -> list[Listed]:
@@ -56,16 +56,10 @@ def lists_of(text: str, path: Path, kind: RequirementList) -> list[Listed]:
     """
     root = root_of(path)
     own = Listed(kind, (*root, *kind.value))
-    sources = _table(documents.parse_toml(text), root).get(DEPENDENCIES_FROM, ())
+    sources = documents.list_of(documents.parse_toml(text), *root, DEPENDENCIES_FROM)
     if root and kind is RequirementList.DEPENDENCIES and "project" in sources:
         return [Listed(kind, ("project", "dependencies")), own]
     return [own]
-
-
-def _table(document: Any, path: tuple[str, ...]) -> Any:
-    for key in path:
-        document = document.get(key, {})
-    return document
 
 
 class Edit(NamedTuple):
@@ -132,22 +126,13 @@ def _edited(text: str, which: Listed, items: Sequence[str], change: Callable[[An
 
     def in_place() -> str:
         document: Any = tomlkit.parse(text)
-        change(_table(document, which.path))
+        change(documents.table_of(document, *tables)[key])
         return tomlkit.dumps(document)
 
-    def new_key() -> str:
-        return set_value(text, which.path, written)
-
-    def new_table() -> str:
-        newline = "\r\n" if "\r\n" in text else "\n"
-        start = text if text.endswith("\n") else text + newline
-        return f"{start}{newline}[{'.'.join(tables)}]{newline}{key} = {written}{newline}"
-
-    for attempt in (new_key, new_table) if is_new else (in_place,):
-        try:
-            edited = attempt()
-            if documents.parse_toml(edited) == expected:
-                return edited
-        except (ValueError, LookupError, TOMLKitError):
-            continue
+    try:
+        edited = set_value(text, which.path, written) if is_new else in_place()
+        if documents.parse_toml(edited) == expected:
+            return edited
+    except (ValueError, LookupError, TOMLKitError):
+        pass
     raise UsageError(f"{which}: its lines can't be edited in this spec's layout", hint="edit the spec by hand")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -14,10 +14,7 @@ from envspec.escaping import blanked
 from envspec.facts import load_facts
 from envspec.origins import PYTORCH_PAGES
 from envspec.spec.errors import BadValue, quoted
-from envspec.verifier.regular import read_regular
 
-#: In a message: longer files are listed up to here.
-_MOST_LINES: Final = 200
 _MOST_CHARACTERS: Final = 2000
 # Source: pip's documentation, "Requirements File Format" (pip 25.3).
 _SHORT: Final = {"r": "requirement", "c": "constraint", "e": "editable", "f": "find-links", "i": "index-url"}
@@ -58,20 +55,14 @@ class InFolder(BadValue):
         return self.hint if folder is None else self._read(folder)
 
 
-def option_error(text: str, read: Callable[[str], object]) -> BadValue:
-    """The error for an option, with the lines of a spec that do the same.
-
-    read: reads a requirement; BadValue if it is none.
-    """
+def option_error(text: str) -> BadValue:
+    """The error for an option, with the lines of a spec that do the same."""
     found = f"{quoted(text)} is an option of pip, not a requirement"
     name, value = option_of(re.sub(r"\s+#.*", "", text))
     if name in ("requirement", "constraint") and value:
         key = "dependencies" if name == "requirement" else "constraints"
-        return InFolder(
-            found,
-            f"remove it, and copy the lines of {quoted(value)[1:-1]} into `{key}`",
-            lambda folder: _lines_of(folder / value, key, read),
-        )
+        hint = f"remove it, and copy the lines of {quoted(value)[1:-1]} into `{key}`"
+        return BadValue(found, f"{hint}; `envspec init` writes a spec of requirements files")
     if name == "editable" and value:
         return InFolder(found, f"write {_item(named(value))}", lambda folder: f"write {_item(named(value, folder))}")
     if name == "group" and value:
@@ -236,41 +227,3 @@ def _item(text: str) -> str:
 
 def _pasted(what: str, lines: list[str]) -> str:
     return "\n    ".join([f"{what}:", *lines])
-
-
-def _lines_of(path: Path, key: str, read: Callable[[str], object]) -> str:
-    """The hint for a requirements file: its lines as items of a list."""
-    try:
-        items = list(_items(path, frozenset(), read))
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        return f"copy its lines into `{key}` ({path.name}, in the spec's folder: {why})"
-    more = [f"# and {len(items) - _MOST_LINES} more"] if len(items) > _MOST_LINES else []
-    where = "write its lines instead" if key == "dependencies" else f"write its lines into `{key}`"
-    return _pasted(where, [*items[:_MOST_LINES], *more])
-
-
-def _items(path: Path, including: Set[Path], read: Callable[[str], object]) -> Iterator[str]:
-    """The lines of a requirements file, and of those that it includes.
-
-    Raises:
-        OSError, ValueError: it cannot be read.
-    """
-    # A message shows what is in it, and not every file is for that.
-    if path.resolve().suffix not in (".txt", ".in") or path in including:
-        raise ValueError("not a requirements file")
-    for line in map(str.strip, re.sub(r"\\\r?\n", " ", read_regular(path).decode("utf-8")).splitlines()):
-        if not line or line.startswith("#"):
-            continue
-        try:
-            read(line)
-            yield f"{_item(line)},"
-        except BadValue as error:
-            included = _OPTION.fullmatch(line)
-            instead = re.fullmatch(r'write (".*")(?:,  (#.*))?', error.hint)
-            if included and "requirement" in (included[1], _SHORT.get(included[2])):
-                yield from _items(path.parent / included[3].strip(), including | {path}, read)
-            elif instead:
-                yield f"{instead[1]},{f'  {instead[2]}' if instead[2] else ''}"
-            else:
-                yield f"# {quoted(line)[1:-1]}: {error.hint}".replace("\n", "\n    #")

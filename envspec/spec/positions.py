@@ -1,4 +1,4 @@
-"""The line of each key; dates of `[env]` set in place.
+"""The line of each key; values set in place.
 
 TOML parsers give values without their places. This walks the text of a document that the parser has already
 accepted, so it decides nothing about validity: it only has to find where tokens begin and end (TOML 1.0 and 1.1).
@@ -9,13 +9,11 @@ introduces the next table, and can't set one in a table written as `env.name = .
 
 from __future__ import annotations
 
-import json
 import re
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
 
 from envspec import documents
 from envspec.names import normalised
@@ -204,17 +202,16 @@ def set_as_of(text: str, value: datetime | Age, root: tuple[str, ...] = ()) -> s
     root: the table that the spec is.
 
     Raises:
-        ValueError: `text` is not TOML, or has no table `env` with a key in it.
+        ValueError: `text` is not TOML.
     """
-    return set_value(_with_env(text, root), (*root, "env", "as_of"), _written(value))
+    return set_value(text, (*root, "env", "as_of"), _written(value))
 
 
 def set_package_as_of(text: str, times: Mapping[str, datetime], root: tuple[str, ...] = ()) -> str:
     """The same for `[env] package_as_of`: times by normalised names."""
     table = (*root, "env", "package_as_of")
-    text = _with_env(text, root)
     for name, time in sorted(times.items()):
-        listed = _at(documents.parse_toml(text), table[:-1]).get("package_as_of")
+        listed = documents.table_of(documents.parse_toml(text), *table[:-1]).get("package_as_of")
         if listed is None:
             text = set_value(text, table, f"{{ {name} = {_written(time)} }}")
         else:
@@ -223,64 +220,41 @@ def set_package_as_of(text: str, times: Mapping[str, datetime], root: tuple[str,
     return text
 
 
-def _with_env(text: str, root: tuple[str, ...]) -> str:
-    """The text of a pyproject.toml with a table for `[env]`, which it does without as long as it sets nothing there."""
-    return _with_table(text, (*root, "env")) if root else text
-
-
-def _with_table(text: str, path: tuple[str, ...]) -> str:
-    """The text with a table at `path`, at its end if it has none."""
-    if path[-1] in _at(documents.parse_toml(text), path[:-1]):
-        return text
-    newline = "\r\n" if "\r\n" in text else "\n"
-    return f"{text}{'' if text.endswith(newline) else newline}{newline}[{'.'.join(path)}]{newline}"
-
-
-def set_on_top_of(text: str, file: str, root: tuple[str, ...] = ()) -> str:
-    """The same for `[pip] on_top_of`. file: from the spec's folder on, separated by `/`."""
-    return set_value(_with_table(text, (*root, "pip")), (*root, "pip", "on_top_of"), json.dumps(file))
-
-
-def _at(document: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
-    for key in path:
-        document = document.get(key, {})
-    return document
-
-
 def _written(value: datetime | Age) -> str:
     return f'"{value}"' if isinstance(value, Age) else value.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
 
 
 def set_value(text: str, path: tuple[str, ...], value: str) -> str:
-    """The text with `value`, which is TOML, at `path`, in a table that exists.
+    """The text with `value`, which is TOML, at `path`; a table that is missing is added at the end.
 
     Raises:
-        ValueError: as `set_as_of`.
+        ValueError: `text` is not TOML.
     """
     positions = positions_of(text)
     if old := positions.by_path.get(path):
         return text[: old.start] + value + text[old.end :]
-    table = path[:-1]
-    values = _at(documents.parse_toml(text), table)
+    table, pair = path[:-1], f"{path[-1]} = {value}"
+    values = documents.table_of(documents.parse_toml(text), *table)
     if not values and (header := positions.by_path.get(table)):
         # Without a key: `[env.package_as_of]` or `{}`.
         if text[header.start] == "{":
-            return f"{text[: header.start]}{{ {path[-1]} = {value} }}{text[header.end :]}"
+            return f"{text[: header.start]}{{ {pair} }}{text[header.end :]}"
         newline = "\r\n" if text.startswith("\r\n", header.end) else "\n"
-        return f"{text[: header.end]}{newline}{path[-1]} = {value}{text[header.end :]}"
+        return f"{text[: header.end]}{newline}{pair}{text[header.end :]}"
     places = (positions.by_path[table + (key,)] for key in values)  # noqa: RUF005
     # Behind the line of a table of its own a key would be in that table.
     own = [place for place in places if text[text.rfind("\n", 0, place.start) + 1 : place.start].strip()]
-    if not own:
-        raise ValueError(f"no key in [{'.'.join(table)}]")
-    return _added(positions, table, max(own, key=lambda position: position.end), path[-1], value)
+    if own:
+        return _added(positions, table, max(own, key=lambda position: position.end), pair)
+    newline = "\r\n" if "\r\n" in text else "\n"
+    end = "" if text.endswith("\n") else newline
+    return f"{text}{end}{newline}[{'.'.join(table)}]{newline}{pair}{newline}"
 
 
-def _added(positions: Positions, table: tuple[str, ...], last: Position, key: str, value: str) -> str:
-    """The text with a key behind `last`, the last value of the table so far, in the table's own manner."""
+def _added(positions: Positions, table: tuple[str, ...], last: Position, pair: str) -> str:
+    """The text with a key and its value behind `last`, the table's last value, in the table's own manner."""
     text = positions.text
     form = (positions.written(table) or "")[:1]
-    pair = f"{key} = {value}"
     if form == "{":
         return f"{text[: last.end]}, {pair}{text[last.end :]}"
     begin = text.rfind("\n", 0, last.start) + 1

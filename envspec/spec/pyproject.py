@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from envspec import documents
+from envspec.documents import list_of, table_of
 from envspec.names import normalised
 from envspec.origins import INDEX_FAMILY, PYTORCH_PAGES
 from envspec.spec.document import DEPENDENCIES_FROM, PYPROJECT, root_of, spec_in
@@ -58,10 +59,10 @@ def read_whole(data: Mapping[str, Any], path: Path) -> WholeSpec:
     if root := root_of(path):
         reader.files[PYPROJECT] = data
         _check_root(data, document, root, reader)
-        own = _table(data, *root, "env")
+        own = table_of(data, *root, "env")
         defaults = {"name": "name", "python": "requires-python"}
         lines = {("env", key): Place(PYPROJECT, ("project", of)) for key, of in defaults.items() if key not in own}
-    shared = _table(document, "pip")
+    shared = table_of(document, "pip")
 
     def extended(table: Mapping[str, Any], path: KeyPath) -> Any:
         pip, sources = table.get("pip", {}), table.get(DEPENDENCIES_FROM)
@@ -75,7 +76,7 @@ def read_whole(data: Mapping[str, Any], path: Path) -> WholeSpec:
         return {**table, "pip": {**pip, "dependencies": dependencies}}
 
     result = extended(document, ())
-    shared = _table(result, "pip")
+    shared = table_of(result, "pip")
     if isinstance(document.get("variants"), Mapping):
         result["variants"] = {
             name: extended(own, ("variants", name)) if isinstance(own, Mapping) else own
@@ -86,7 +87,7 @@ def read_whole(data: Mapping[str, Any], path: Path) -> WholeSpec:
 
 def _check_root(data: Mapping[str, Any], document: Mapping[str, Any], root: tuple[str, ...], reader: _Reader) -> None:
     """Refuse a pyproject.toml whose Python is not known, instead of a guess."""
-    versions = _table(data, "project").get("requires-python")
+    versions = table_of(data, "project").get("requires-python")
     env = document.get("env", {})
     if isinstance(env, Mapping) and "python" not in env and isinstance(versions, str):
         found = f"{quoted(versions)} is more than one series of Python, and the spec names none"
@@ -95,17 +96,6 @@ def _check_root(data: Mapping[str, Any], document: Mapping[str, Any], root: tupl
             found,
             f'add [{".".join(root)}.env] with `python = "3.12"`',
         )
-
-
-def _list(table: Mapping[str, Any], key: str) -> list[Any]:
-    """The list of a table; empty if it is none, which the spec's form refuses."""
-    return found if isinstance(found := table.get(key), list) else []
-
-
-def _table(value: Any, *path: str) -> Mapping[str, Any]:
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value if isinstance(value, Mapping) else {}
 
 
 class _Reader:
@@ -156,7 +146,7 @@ class _Reader:
 
     def _listed(self, file: str, path: KeyPath, place: Place) -> Iterator[tuple[str, Place]]:
         """The requirements of a list in [project]. place: where it is named."""
-        if path[1] in _list(_table(self.files[file], "project"), "dynamic"):
+        if path[1] in list_of(table_of(self.files[file], "project"), "dynamic"):
             found = f"{file} has no {path[1]}: they are dynamic, and only a build of the project determines them"
             self.refuse(place, found, "copy the lines that the spec needs into [pip] dependencies")
             return
@@ -174,13 +164,13 @@ class _Reader:
 
     def _extra(self, file: str, name: str, place: Place, seen: set[tuple[str, str]]) -> Iterator[tuple[str, Place]]:
         """The lines of an extra, and of those that it includes by the project's own name: `my-project[gpu]`."""
-        project = _table(self.files[file], "project")
-        extras = _table(project, "optional-dependencies")
+        project = table_of(self.files[file], "project")
+        extras = table_of(project, "optional-dependencies")
         found = [each for each in extras if normalised(each) == normalised(name)]
         if (file, f"[{normalised(name)}]") in seen:
             return
         seen.add((file, f"[{normalised(name)}]"))
-        if not found and _EXTRAS[1] not in _list(project, "dynamic"):
+        if not found and _EXTRAS[1] not in list_of(project, "dynamic"):
             self.refuse(place, f"{file} has no extra {quoted(name)}", _nearest_of("extras", name, extras))
             return
         for text, inner in self._listed(file, (*_EXTRAS, found[0] if found else name), place):
@@ -195,7 +185,7 @@ class _Reader:
         self, file: str, name: str, place: Place, within: tuple[str, ...], seen: set[tuple[str, str]]
     ) -> Iterator[tuple[str, Place]]:
         """The lines of a group. place: where it is named. within: the groups that include it. seen: those read."""
-        groups = _table(self.files[file], _GROUPS)
+        groups = table_of(self.files[file], _GROUPS)
         found = [each for each in groups if normalised(each) == normalised(name)]
         if len(found) != 1:
             self.refuse(place, *(self._unknown(file, name) if not found else _two(file, found)))
@@ -224,8 +214,8 @@ class _Reader:
 
     def _unknown(self, file: str, name: str) -> tuple[str, str]:
         data = self.files[file]
-        names, project = list(_table(data, _GROUPS)), _table(data, "project")
-        extras = [each for each in _table(project, "optional-dependencies") if normalised(each) == normalised(name)]
+        names, project = list(table_of(data, _GROUPS)), table_of(data, "project")
+        extras = [each for each in table_of(project, "optional-dependencies") if normalised(each) == normalised(name)]
         if extras:
             folder = "" if file == PYPROJECT else f"{file}:"
             wanted = quoted(f"{folder}extra:{extras[0]}")
@@ -238,22 +228,22 @@ class _Reader:
 
         tables: [pip], with the lines.
         """
-        own = [text for pip in tables for text in _list(pip, "dependencies") if isinstance(text, str)]
+        own = [text for pip in tables for text in list_of(pip, "dependencies") if isinstance(text, str)]
         placed = {normalised(found[1]) for text in own if (found := _NAME.match(text)) and found[3]}
-        indexes = [each for pip in tables for each in _list(pip, "index") if isinstance(each, Mapping)]
-        patterns = [normalised(str(each)) for index in indexes for each in _list(index, "packages")]
+        indexes = [each for pip in tables for each in list_of(pip, "index") if isinstance(each, Mapping)]
+        patterns = [normalised(str(each)) for index in indexes for each in list_of(index, "packages")]
         for text, place in lines:
             found, data = _NAME.match(text), self.files[place.file]
             name = normalised(found[1]) if found else ""
             if name in placed or any(fnmatchcase(name, each) for each in patterns):
                 continue
             folder = posixpath.dirname(place.file) or "."
-            if name == normalised(str(_table(data, "project").get("name", ""))):
+            if name == normalised(str(table_of(data, "project").get("name", ""))):
                 hint = f"add {quoted(f'{name} @ {folder}')} to [pip] dependencies"
                 self.refuse(place, f"{quoted(text)} is the project of {place.file} itself", hint)
                 continue
-            uv = _table(data, "tool", "uv")
-            for key, listed in _table(uv, "sources").items():
+            uv = table_of(data, "tool", "uv")
+            for key, listed in table_of(uv, "sources").items():
                 for source in listed if isinstance(listed, list) else [listed]:
                     if normalised(key) == name and _applies(source, place) and not _is_pytorch(source, uv, name):
                         why = f"uv gets {name} from elsewhere ([tool.uv.sources]), and a spec has to list that itself"

@@ -204,7 +204,7 @@ def _refuse_other_forms(text: str) -> None:
     if not text:
         raise BadValue("an empty requirement", 'remove it, or name a package: `"numpy>=1.26"`')
     if text.startswith("-"):
-        raise option_error(text, read_requirement)
+        raise option_error(text)
     if text.startswith("#"):
         raise BadValue(f"{quoted(text)} is a comment", "remove its quotes: TOML's comments start with #")
     if is_address(text):
