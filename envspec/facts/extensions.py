@@ -71,8 +71,10 @@ class Label:
     @property
     def cuda(self) -> str:
         """`CUDA 12`, `CUDA 12.8`, `the CPU`."""
+        if self.variant == "cpu":
+            return "the CPU"
         digits = self.variant.removeprefix("cu")
-        return "the CPU" if self.variant == "cpu" else f"CUDA {digits[:2]}{'.' if digits[2:] else ''}{digits[2:]}"
+        return f"CUDA {digits[:2]}.{digits[2:]}" if digits[2:] else f"CUDA {digits}"
 
     def __str__(self) -> str:
         parts = [f"torch {self.torch}" if self.torch else "", self.cuda if self.variant else ""]

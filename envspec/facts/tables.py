@@ -428,9 +428,10 @@ def ranges_text(versions: Sequence[str], known: Sequence[str]) -> str:
 
 def load_facts(extra: Mapping[str, Sequence[Mapping[str, Any]]] | None = None) -> Facts:
     """The facts, with the rows of a spec's `[facts]`, as `Spec.facts.tables()` gives them, before our own."""
-    return Facts(
-        {table: [{"source": "the spec's [facts]", **row} for row in rows] for table, rows in (extra or {}).items()}
-    )
+    added = {}
+    for table, rows in (extra or {}).items():
+        added[table] = [{"source": "the spec's [facts]", **row} for row in rows]
+    return Facts(added)
 
 
 def _row(kind: type[R], table: Mapping[str, Any]) -> R:

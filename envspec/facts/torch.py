@@ -154,7 +154,12 @@ def driver_of_build(
 def served(facts: Facts, gpus: Sequence[GpuRow], platform: Platform) -> tuple[GpuRow, ...]:
     """The GPUs for which some build for the platform has code."""
     codes = [row for row in facts.gpu_code if row.platform == platform.value and not row.channel]
-    return tuple(gpu for gpu in gpus if any(runs(capability_of(gpu), row.sm, row.ptx) is not Runs.NOT for row in codes))
+
+    def is_served(gpu: GpuRow) -> bool:
+        capability = capability_of(gpu)
+        return any(runs(capability, row.sm, row.ptx) is not Runs.NOT for row in codes)
+
+    return tuple(filter(is_served, gpus))
 
 
 def _for_machines(
@@ -468,8 +473,9 @@ def family_mismatch(facts: Facts, requests: Mapping[str, SpecifierSet]) -> Famil
     candidates = list(_torch_candidates(facts, torch))
     if not candidates:
         return None
-    if any(all(_may_fit(facts, member, version) for member in members) for version in candidates):
-        return None
+    for version in candidates:
+        if all(_may_fit(facts, member, version) for member in members):
+            return None
     for member in members:
         if not any(_may_fit(facts, member, version) for version in candidates):
             return _one_member(facts, member, torch)

@@ -423,10 +423,9 @@ def _installed_on_top(data: Document) -> Iterator[Found]:
 
 def _python_of_base(data: Document) -> Iterator[Found]:
     requested, in_base = get(data, "env", "python"), get(data, "image", "python")
-    known = [
-        text for _, text in readable(read_python, ((0, text) for text in (requested, in_base) if isinstance(text, str)))
-    ]
-    if len(known) == 2 and in_base != requested and not in_base.startswith(f"{requested}."):
+    texts = [(0, text) for text in (requested, in_base) if isinstance(text, str)]
+    are_known = len(list(readable(read_python, texts))) == 2
+    if are_known and in_base != requested and not in_base.startswith(f"{requested}."):
         yield (
             ("image", "python"),
             f"the base has Python {in_base}, but `env.python` is {requested}",

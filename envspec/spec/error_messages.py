@@ -30,7 +30,8 @@ def problems_of(
     findings: list[dict[str, Any]], written: Callable[[KeyPath], str | None]
 ) -> list[tuple[KeyPath, BadValue]]:
     """Problems from `ValidationError.errors()`: a mistyped key is not also reported as missing."""
-    mistyped = {(*path[:-1], _close(path)) for path in (f["loc"] for f in findings if f["type"] == "extra_forbidden")}
+    unknown = [found["loc"] for found in findings if found["type"] == "extra_forbidden"]
+    mistyped = {(*path[:-1], _close(path)) for path in unknown}
     return [_problem(found, written) for found in findings if not _repeats(found, mistyped)]
 
 

@@ -18,10 +18,15 @@ def quoted(text: str, limit: int = 80) -> str:
     text = credentials.shown(text)
     cut = text if len(text) <= limit else text[: limit - 1] + "\u2026"
     escaped = cut.replace("\\", "\\\\").replace('"', '\\"')
-    visible = (
-        c if c.isprintable() else json.dumps(c)[1:-1] if ord(c) < 0x10000 else f"\\U{ord(c):08x}" for c in escaped
-    )
-    return f'"{"".join(visible)}"'
+    return f'"{"".join(map(_visible, escaped))}"'
+
+
+def _visible(character: str) -> str:
+    if character.isprintable():
+        return character
+    if ord(character) < 0x10000:
+        return json.dumps(character)[1:-1]
+    return f"\\U{ord(character):08x}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

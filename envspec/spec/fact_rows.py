@@ -222,8 +222,11 @@ _TABLES: Final[Mapping[str, tuple[type[FactRow], str]]] = {
 
 class _Tables(NoFacts):
     def tables(self) -> dict[str, list[dict[str, Any]]]:
-        listed = {table: getattr(self, table) for table in type(self).model_fields}
-        return {table: [row.model_dump(exclude_unset=True) for row in rows] for table, rows in listed.items() if rows}
+        tables = {}
+        for table in type(self).model_fields:
+            if rows := getattr(self, table):
+                tables[table] = [row.model_dump(exclude_unset=True) for row in rows]
+        return tables
 
 
 _LISTS: Final[dict[str, Any]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -81,40 +81,60 @@ def parse_spec(text: str, where: str, now: datetime, folder: Path | None = None)
     data, positions = _document(text, where)
     if not data:
         raise _whole(where, "the file has no settings", f"the smallest spec is {_SMALLEST}")
-    root, path = root_of(Path(where)), (folder or Path()) / Path(where).name
-    if root and (misplaced := [_misplaced(where, positions, key, root) for key in data if key in _TABLES]):
-        raise SpecError(misplaced)
-    if "input_sha256" in data:
-        own = data.get("spec")
-        named = f", {posixpath.normpath(posixpath.join(posixpath.dirname(where), own))}" if isinstance(own, str) else ""
-        raise _whole(where, "this is a lock, not a spec", f"name its spec{named}")
-    positions, whole = positions.below(root), read_whole(data, path)
+    _refuse_other_documents(data, where, positions)
+    positions = positions.below(root_of(Path(where)))
+    path = (folder or Path()) / Path(where).name
+    whole = read_whole(data, path)
     if not whole.document:
         raise _whole(where, "there is no [tool.envspec]", f"the smallest spec is {_SMALLEST}")
-    places, data = _Places(where, path.parent, positions, whole), whole.document
+    data = whole.document
     _check_lengths(data, where)
     spec, problems = _checked(Merged(data, BASE), positions, now)
-    known = {path for path, _ in problems}
-    variants = {}
     wrong = list(_of_variants(data))
-    problems += wrong
-    for name in () if wrong else variant_names(data):
+    variants: dict[str, Spec | None] = {}
+    if not wrong:
+        variants, wrong = _read_variants(data, positions, now, known={path for path, _ in problems})
+    places = _Places(where, path.parent, positions, whole)
+    found = list(whole.problems)
+    known_places = {place for place, _ in found}
+    for key, bad in [*problems, *wrong]:
+        if (place := places.of(key)) not in known_places:
+            found.append((place, bad))
+    if found or spec is None:
+        raise SpecError(places.problem(place, bad.found, bad.hint_in(folder)) for place, bad in found)
+    return spec.model_copy(update={"variants": variants})
+
+
+def _refuse_other_documents(data: Mapping[str, Any], where: str, positions: Positions) -> None:
+    """Raise SpecError for a lock, and for a pyproject.toml with a spec's tables at its top."""
+    root = root_of(Path(where))
+    misplaced = [key for key in data if root and key in _TABLES]
+    if misplaced:
+        raise SpecError(_misplaced(where, positions, key, root) for key in misplaced)
+    if "input_sha256" in data:
+        named = ""
+        if isinstance(own := data.get("spec"), str):
+            named = f", {posixpath.normpath(posixpath.join(posixpath.dirname(where), own))}"
+        raise _whole(where, "this is a lock, not a spec", f"name its spec{named}")
+
+
+def _read_variants(
+    data: dict[str, Any], positions: Positions, now: datetime, known: Collection[KeyPath]
+) -> tuple[dict[str, Spec | None], list[tuple[KeyPath, BadValue]]]:
+    """The variants of a spec by name, and the problems that only they have. known: where the spec itself has some."""
+    variants: dict[str, Spec | None] = {}
+    problems: list[tuple[KeyPath, BadValue]] = []
+    for name in variant_names(data):
         merged = Merged(data, name)
         variants[name], found = _checked(merged, positions, now)
-        problems += [
-            (("variants", name, WITHOUT, at), BadValue("not in the spec's dependencies", "remove it"))
-            for at in merged.unmatched
-        ]
-        problems += [
-            (path, bad if path[0] == "variants" else BadValue(f"in [variants.{name}], {bad.found}", bad.hint))
-            for path, bad in found
-            if path not in known
-        ]
-    known_places = {place for place, _ in whole.problems}
-    of_lines = [(place, bad) for path, bad in problems if (place := places.of(path)) not in known_places]
-    if (of_lines := [*whole.problems, *of_lines]) or spec is None:
-        raise SpecError(places.problem(place, bad.found, bad.hint_in(folder)) for place, bad in of_lines)
-    return spec.model_copy(update={"variants": variants})
+        for at in merged.unmatched:
+            problems.append((("variants", name, WITHOUT, at), BadValue("not in the spec's dependencies", "remove it")))
+        for path, bad in found:
+            if path[0] == "variants":
+                problems.append((path, bad))
+            elif path not in known:
+                problems.append((path, BadValue(f"in [variants.{name}], {bad.found}", bad.hint)))
+    return variants, problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +190,8 @@ def _checked(merged: Merged, positions: Positions, now: datetime) -> tuple[Spec 
     """The spec of a whole document, and its problems where they are written."""
     data = merged.document
     spec, problems = _validated(data, lambda path: positions.written(merged.origin(path)))
-    problems += [(path, bad) for path, bad in check(data, now) if path not in {path for path, _ in problems}]
+    unreadable = {path for path, _ in problems}
+    problems += [(path, bad) for path, bad in check(data, now) if path not in unreadable]
     return spec, [(merged.origin(path), bad) for path, bad in problems]
 
 

@@ -359,7 +359,9 @@ def _sha256(fragment: str) -> str | None:
         if key == "sha256" and _SHA256.fullmatch(value.lower()):
             found = value.lower()
         elif key not in ("egg", "subdirectory"):
-            is_hash = re.match(r"sha\d|md5|blake", key)
-            shown = quoted(f"#{part}" if is_hash else f"#{key}=…" if value else "#…")
-            raise BadValue(f"{shown} is not a supported hash", "write `#sha256=` and 64 hexadecimal digits")
+            # What is no hash may be a token: its value is not shown.
+            shown = f"#{key}=…" if value else "#…"
+            if re.match(r"sha\d|md5|blake", key):
+                shown = f"#{part}"
+            raise BadValue(f"{quoted(shown)} is not a supported hash", "write `#sha256=` and 64 hexadecimal digits")
     return found

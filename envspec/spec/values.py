@@ -172,8 +172,9 @@ def read_python(text: str) -> str:
 def _python_hint(text: str) -> str:
     if re.fullmatch(r"3\.\d+(?:\.\d+)?t", text):
         return f'free-threaded builds are not supported; write "{text[:-1]}"'
-    found = re.search(r"3\.(?:[89]|[1-9]\d)", text)
-    series = found[0] if found else "3.10" if text == "3.1" else "3.11"
+    series = "3.10" if text == "3.1" else "3.11"
+    if found := re.search(r"3\.(?:[89]|[1-9]\d)", text):
+        series = found[0]
     return f'write one series, "{series}", or an exact patch such as "{series}.7"; 3.8 is the oldest'
 
 
@@ -220,7 +221,11 @@ def _read_as_of(value: object) -> datetime | Age:
 
 
 def _dated(read: Callable[[object], T], value: object, hint: str) -> T:
-    shown = quoted(value) if isinstance(value, str) else value.isoformat() if isinstance(value, date) else ""
+    shown = ""
+    if isinstance(value, str):
+        shown = quoted(value)
+    elif isinstance(value, date):
+        shown = value.isoformat()
     try:
         return read(value)
     except OverflowError:

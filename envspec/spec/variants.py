@@ -134,9 +134,13 @@ class Merged:
 
 
 def _is_one_of(path: KeyPath, patterns: Sequence[tuple[str, ...]]) -> bool:
-    return any(
-        len(path) == len(each) and all(b in ("*", a) for a, b in zip(path, each, strict=True)) for each in patterns
-    )
+    return any(_matches(path, pattern) for pattern in patterns)
+
+
+def _matches(path: KeyPath, pattern: tuple[str, ...]) -> bool:
+    if len(path) != len(pattern):
+        return False
+    return all(part in ("*", key) for key, part in zip(path, pattern, strict=True))
 
 
 def _name_of(entry: object) -> str | None:
