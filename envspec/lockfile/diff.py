@@ -69,12 +69,15 @@ def _replaced(kind: str, name: str, version: str, details: tuple[Detail, ...]) -
 def _replaced_image(old: BaseImage | None, new: BaseImage | None, platform: Platform) -> Change | None:
     if old is None or new is None or (old.repository, old.tag) != (new.repository, new.tag):
         return None
-    before, after = ({each.platform: each.digest for each in image.digests} for image in (old, new))
-    was, now = before.get(platform), after.get(platform)
+    was, now = _digest_on(old, platform), _digest_on(new, platform)
     # One that was not resolved yet had nothing that could be replaced.
     if not was or not now or was == now:
         return None
     return _replaced("base image", new.repository, new.tag, (Detail("digest", was, now),))
+
+
+def _digest_on(image: BaseImage, platform: Platform) -> str | None:
+    return next((pinned.digest for pinned in image.digests if pinned.platform is platform), None)
 
 
 def _replaced_conda(old: Resolution, new: Resolution) -> Iterator[tuple[CondaPackage, tuple[Detail, ...]]]:

@@ -107,8 +107,9 @@ def _changes(
     """
 
     def changes() -> Iterator[tuple[Platform, Change]]:
-        for platform, sides in pinned.items():
-            before, after = ({each.name: each for each in side} for side in sides)
+        for platform, (olds, news) in pinned.items():
+            before = {each.name: each for each in olds}
+            after = {each.name: each for each in news}
             for name in before.keys() | after.keys():
                 old, new = before.get(name), after.get(name)
                 if old and new:
@@ -125,12 +126,12 @@ def _changes(
 
 def attributes(old: object, new: object, *names: str) -> tuple[Detail, ...]:
     """What differs between two values of one class, of what they have under these names."""
-    pairs = ((name, getattr(old, name) or None, getattr(new, name) or None) for name in names)
-    return tuple(
-        Detail("file" if name == "filename" else name, before, after)
-        for name, before, after in pairs
-        if before != after
-    )
+    found = []
+    for name in names:
+        before, after = getattr(old, name) or None, getattr(new, name) or None
+        if before != after:
+            found.append(Detail(name.replace("filename", "file"), before, after))
+    return tuple(found)
 
 
 def _direction(old: str, new: str) -> Move:

@@ -85,8 +85,8 @@ def _differences(old: object, new: object, path: Sequence[str], where: tuple[str
     if olds is not None and news is not None and (olds or news):
         if olds == news:
             # Channels and indexes are in the order in which they are used.
-            before_after = [_shown([".".join(name) for name in each]) for each in (olds, news)]
-            yield Difference(*where, f"{'.'.join(path)} (order)", *before_after)
+            order = f"{'.'.join(path)} (order)"
+            yield Difference(*where, order, _shown(list(map(".".join, olds))), _shown(list(map(".".join, news))))
         for name in sorted({*olds, *news}):
             before, after = olds.get(name), news.get(name)
             inner = _where(path, before or after or {}, where)
@@ -104,7 +104,9 @@ def _named(value: object) -> dict[tuple[str, ...], dict[str, Any]] | None:
     tables = [] if value is None else value
     if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
         return None
-    found = {tuple(each[key] for key in _NAMES if isinstance(each.get(key), str)): each for each in tables}
+    found = {}
+    for each in tables:
+        found[tuple(each[key] for key in _NAMES if isinstance(each.get(key), str))] = each
     return found if len(found) == len(tables) else None
 
 

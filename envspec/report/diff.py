@@ -94,11 +94,15 @@ def _noun(diff: LockDiff) -> str:
 
 def _counts(changes: Iterable[Change], noun: str) -> str:
     """`3 packages added, 1 up`: each package once for each of its moves."""
-    of_each = Counter(move for move, _ in {(change.move, change.name) for change in changes})
-    counts = [(of_each[move], _MOVES.get(move, move.value)) for move in Move if of_each[move]]
-    return ", ".join(
-        f"{count} {word}" if index else f"{counted(count, noun)} {word}" for index, (count, word) in enumerate(counts)
-    )
+    once = {(change.move, change.name) for change in changes}
+    of_each = Counter(move for move, _ in once)
+    parts: list[str] = []
+    for move in Move:
+        count = of_each[move]
+        if count:
+            word = _MOVES.get(move, move.value)
+            parts.append(f"{count} {word}" if parts else f"{counted(count, noun)} {word}")
+    return ", ".join(parts)
 
 
 def _tables(diff: LockDiff) -> list[Table]:

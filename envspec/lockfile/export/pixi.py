@@ -12,7 +12,7 @@ from typing import Final
 
 from envspec.lockfile import toml_writer
 from envspec.lockfile.export.environment_yml import channel_name, channels_of, python_missing
-from envspec.lockfile.export.requirements import is_overridden, public_url
+from envspec.lockfile.export.requirements import public_url
 from envspec.lockfile.export.types import Content, Exported, ExportRequest, git_of, is_project, project_of
 from envspec.lockfile.toml_writer import Value
 from envspec.models import DEFAULT_INDEX, GIT, CondaPackage, Lock, Package, Resolution
@@ -47,7 +47,7 @@ def text(request: ExportRequest) -> Exported:
 def _own_missing(parts: Sequence[Resolution]) -> Iterator[str]:
     yield "hashes: pixi.lock has those of the files that pixi finds"
     yield from dict.fromkeys(python_missing(each) for each in parts if not each.conda)
-    if any(each.removed for part in parts for each in part.packages):
+    if any(package.removed for part in parts for package in part.packages):
         yield "requirements that the spec's overrides remove: pixi installs them"
 
 
@@ -61,17 +61,21 @@ def _cuda(lock: Lock, parts: Sequence[Resolution]) -> str | None:
     With several platforms the newest: pixi has one value for all.
     """
     platforms = {None, *(each.target.platform for each in parts)}
-    solved = [
-        found[1]
-        for each in lock.decisions
-        if each.what == "conda.virtual_packages" and each.platform in platforms and (found := _CUDA.search(each.value))
-    ]
+    solved: list[str] = []
+    for decision in lock.decisions:
+        if decision.what == "conda.virtual_packages" and decision.platform in platforms:
+            solved += _CUDA.findall(decision.value)
     if solved:
         return max(solved, key=_numbers)
-    bases = [lock.on(each.target.platform).base_image for each in parts]
-    # Any driver of CUDA 12 runs what is built for 12.8: minor-version compatibility.
-    majors = [base.cuda_release.partition(".")[0] for base in bases if base and base.cuda_release]
-    return max(majors, key=_numbers, default=None) if lock.is_for_gpus else None
+    if not lock.is_for_gpus:
+        return None
+    majors = []
+    for part in parts:
+        base = lock.on(part.target.platform).base_image
+        if base is not None and base.cuda_release:
+            # Any driver of CUDA 12 runs what is built for 12.8: minor-version compatibility.
+            majors.append(base.cuda_release.partition(".")[0])
+    return max(majors, key=_numbers, default=None)
 
 
 def _numbers(version: str) -> list[int]:
@@ -92,15 +96,17 @@ def _glibcs(parts: Sequence[Resolution]) -> Iterator[tuple[int, int]]:
     """What the packages need: pixi installs nothing on a machine with less than the file names."""
     for part in parts:
         yield from filter(None, (glibc_of(each.file.filename) for each in part.packages))
-        for text in (text for each in part.conda for text in each.depends):
-            if found := _GLIBC.match(text):
+        for package in part.conda:
+            for found in filter(None, map(_GLIBC.match, package.depends)):
                 yield int(found[1]), int(found[2])
 
 
 def _tables(name: str, parts: Sequence[Resolution], tables: Sequence[_Table]) -> str:
     """One table of what is the same on all platforms, and one for each platform of what is not."""
     first, *others = tables
-    shared = {key: value for key, value in first.items() if all(each.get(key) == value for each in others)}
+    shared = dict(first)
+    for other in others:
+        shared = {key: value for key, value in shared.items() if other.get(key) == value}
     text = _filled(name, shared)
     for part, table in zip(parts, tables, strict=True):
         own = {key: value for key, value in table.items() if key not in shared}
@@ -111,7 +117,9 @@ def _tables(name: str, parts: Sequence[Resolution], tables: Sequence[_Table]) ->
 def _conda(part: Resolution, channels: Mapping[str, str]) -> _Table:
     if not part.conda:
         return {"python": f"{part.target.python.series}.*"}
-    return {each.name: _pinned(each, channels[each.channel] if len(channels) > 1 else None) for each in part.conda}
+    if len(channels) == 1:
+        return {each.name: _pinned(each, None) for each in part.conda}
+    return {each.name: _pinned(each, channels[each.channel]) for each in part.conda}
 
 
 def _pinned(package: CondaPackage, channel: str | None) -> _Table:
@@ -136,10 +144,9 @@ def _requirement(request: ExportRequest, package: Package) -> Value:
 
 def _overrides(parts: Sequence[Resolution]) -> _Table:
     """The pins of what packages' own metadata excludes."""
-    return {
-        each.name: f"=={each.version}"
-        for part in parts
-        if is_overridden(part)
-        for each in part.packages
-        if any(by.replaces for by in each.required_by)
-    }
+    found: dict[str, Value] = {}
+    for part in parts:
+        for package in part.packages:
+            if any(by.replaces for by in package.required_by):
+                found[package.name] = f"=={package.version}"
+    return found

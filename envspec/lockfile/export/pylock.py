@@ -179,7 +179,9 @@ def _file(package: Package) -> dict[str, Any]:
 
 def _commands(resolutions: Sequence[Resolution]) -> Iterator[str]:
     below = [explicit_name(each.target.platform) for each in resolutions if each.conda]
-    below += dict.fromkeys(each.on_top_of.source for each in resolutions if each.on_top_of and each.installed)
+    for part in resolutions:
+        if part.on_top_of and part.installed and part.on_top_of.source not in below:
+            below.append(part.on_top_of.source)
     # pip resolves what it installs by pylock (26.3): it refuses what the metadata excludes, and looks for what is not
     # listed, such as conda's packages.
     no_deps = "--no-deps " if below or any(map(is_overridden, resolutions)) else ""

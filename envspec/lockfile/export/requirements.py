@@ -82,7 +82,11 @@ def public_url(url: str) -> str:
 
 def is_overridden(resolution: Resolution) -> bool:
     """Whether the metadata of some packages excludes what is locked beside them, and the spec overrides it."""
-    return any(each.removed or any(by.replaces for by in each.required_by) for each in resolution.packages)
+    return any(map(_has_overrides, resolution.packages))
+
+
+def _has_overrides(package: Package) -> bool:
+    return bool(package.removed) or any(by.replaces for by in package.required_by)
 
 
 def _built(package: Package) -> str:
