@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 #: In characters: of what variables may make of one text. Values that contain each other grow without a bound.
@@ -23,7 +23,9 @@ _TOKEN: Final = re.compile(
     rf"""(?P<blank>[ \t\r]+|\\\n)
     | (?P<comment>(?<![^\s;&|()])\#[^\n]*)
     | (?P<here>(?<!<)<<(?!<)(?P<strips>-?)[ \t]*["']?(?P<name>[^\s<>"'|;&()]+)["']?)
-    | (?P<function>(?<![^\s;&|(])[\w.-]+[ \t]*\([ \t]*\))
+    | (?P<function>(?<![^\s;&|(])(?:function[ \t]+[\w.-]+(?:[ \t]*\([ \t]*\))?|[\w.-]+[ \t]*\([ \t]*\)))
+    | (?P<reserved>(?<![^\s;&|()])
+        (?:if|then|elif|else|fi|while|until|do|done|esac|time|!|[{{}}])(?=[\s;&|()]|$))
     | (?P<operator>&&|\|\|?&?|;;?&?|\n|(?<![<>])&(?!>)|[()])
     | (?P<word>{_QUOTED}|{_COMPUTED}|\\.|[^\s'"\\$<>`;&|()\#]+|.)""",
     re.VERBOSE | re.DOTALL,
@@ -38,6 +40,7 @@ class Piece(NamedTuple):
     before: the operator in front of it: `&&`, `||`, `|`, `;`, a line end; empty for the first.
     doubt: why it may not run, for a sentence: `in a branch`; empty if it runs.
     body: the lines of its here-documents, each with its number.
+    grammar: `operator` for a parenthesis, `reserved` for a word such as `then`, `function` for the name of one.
     """
 
     text: str
@@ -45,6 +48,7 @@ class Piece(NamedTuple):
     before: str = ""
     doubt: str = ""
     body: tuple[tuple[int, str], ...] = ()
+    grammar: str = ""
 
 
 def commands(parts: Sequence[tuple[int, str]]) -> Iterator[Piece]:
@@ -60,33 +64,38 @@ def commands(parts: Sequence[tuple[int, str]]) -> Iterator[Piece]:
 
 def _split(parts: Sequence[tuple[int, str]]) -> Iterator[Piece]:
     """A script, split at its operators. Parentheses are pieces."""
+    line_of = _line_of(parts)
+    script = "".join(part for _, part in parts) + "\n"
+    before, start, end = "", -1, 0
+    for token, documents in _tokens(script):
+        operator = token["operator"]
+        if start < 0 and token.lastgroup in ("function", "reserved"):
+            yield Piece(token[0], line_of(token.start()), before, grammar=token.lastgroup)
+            if token[0] not in ("!", "time"):
+                before = ""
+        elif operator is None and token.lastgroup not in ("blank", "comment"):
+            start = token.start() if start < 0 else start
+            end = token.end()
+        elif operator is not None:
+            if start >= 0:
+                body = tuple((line_of(offset), line) for offset, line in documents)
+                yield Piece(script[start:end], line_of(start), before, body=body)
+            if operator in ("(", ")"):
+                yield Piece(operator, line_of(token.start()), before, grammar="operator")
+            # The end of a line behind an operator continues the list: `a &&` and `b` on the next line.
+            if operator != "\n" or start >= 0:
+                before = operator
+            start = -1
+
+
+def _line_of(parts: Sequence[tuple[int, str]]) -> Callable[[int], int]:
+    """The line in the source of an offset in the parts."""
     offsets: list[int] = []
     size = 0
     for _, part in parts:
         offsets.append(size)
         size += len(part)
-
-    def line_of(offset: int) -> int:
-        return parts[bisect_right(offsets, offset) - 1][0]
-
-    script = "".join(part for _, part in parts) + "\n"
-    before, start, end = "", -1, 0
-    for token, documents in _tokens(script):
-        operator = token["operator"]
-        if operator is None:
-            if token.lastgroup not in ("blank", "comment"):
-                start = token.start() if start < 0 else start
-                end = token.end()
-            continue
-        if start >= 0:
-            body = tuple((line_of(offset), line) for offset, line in documents)
-            yield Piece(script[start:end], line_of(start), before, body=body)
-        if operator in ("(", ")"):
-            yield Piece(operator, line_of(token.start()), before)
-        # The end of a line behind an operator continues the list: `a &&` and `b` on the next line.
-        if operator != "\n" or start >= 0:
-            before = operator
-        start = -1
+    return lambda offset: parts[bisect_right(offsets, offset) - 1][0]
 
 
 def _tokens(script: str) -> Iterator[tuple[re.Match[str], list[tuple[int, str]]]]:
@@ -119,8 +128,6 @@ def _read_here_document(script: str, at: int, start: re.Match[str], body: list[t
     return at
 
 
-_FUNCTION: Final = re.compile(r"(?:function\s+[\w.-]+(?:\s*\(\s*\))?|[\w.-]+\s*\(\s*\))\s*")
-_RESERVED: Final = re.compile(r"(if|then|elif|else|fi|for|select|while|until|do|done|case|esac|time|!|[{}])(?=\s|$)\s*")
 _DOUBTS: Final = {
     **dict.fromkeys(("if", "case"), "in a branch"),
     **dict.fromkeys(("for", "select", "while", "until"), "in a loop"),
@@ -161,52 +168,48 @@ class _Flow:
         self.groups: list[_Group] = []
         self.doubt = ""
         self.last = Piece("", 0)
-        self._is_pattern = self._is_function = False
+        self._is_pattern = self._is_function = self._is_negated = False
 
     def enter(self, piece: Piece) -> Piece | None:
-        """A piece without the words of the grammar in front; None if nothing is left."""
-        if piece.text == ")":
+        """A command, or a parenthesis of a subshell; None for other words of the grammar."""
+        if piece.before.startswith(";;"):
+            self._is_pattern = True
+        self._continue(piece.before)
+        if piece.grammar:
+            return self._enter_grammar(piece)
+        if self._is_pattern:
+            return None
+        self.last = piece
+        if self._is_negated:
+            self.last = piece._replace(text=f"! {piece.text}")
+            self._is_negated = False
+        command = piece._replace(doubt=self._around() or self.doubt)
+        if head := re.match(r"(for|select|case)\s", piece.text):
+            # Its own words are names, lists and patterns.
+            self._open(head[1], piece.before)
+            self._is_pattern = head[1] == "case"
+            return command._replace(doubt=self._around())
+        return command
+
+    def _enter_grammar(self, piece: Piece) -> Piece | None:
+        word = piece.text
+        if piece.grammar == "function":
+            self._is_function = True
+        elif word == "!":
+            self._is_negated = True
+        elif word in _DOUBTS or word in ("{", "("):
+            self._open(word, piece.before)
+        elif word in _CLOSING:
+            self._close()
+        elif word == ")":
             self._is_pattern = False
             if not self.groups or self.groups[-1].word != "(":
                 return None
             self._close()
-            return piece
-        if piece.before.startswith(";;"):
-            self._is_pattern = True
-        self._continue(piece.before)
-        if piece.text == "(":
-            self._open("(", piece.before)
-            return piece
-        text = self._without_grammar(piece)
-        if self._is_pattern and not text.startswith("case"):
-            return None
-        if not text and not piece.body:
-            return None
-        self.last = piece._replace(text=text)
-        if "!" in piece.text.removesuffix(text).split():
-            self.last = piece._replace(text=f"! {text}")
-        return piece._replace(text=text, doubt=self._around() or self.doubt)
+        return piece if word in ("(", ")") else None
 
     def _around(self) -> str:
         return self.groups[-1].inner if self.groups else ""
-
-    def _without_grammar(self, piece: Piece) -> str:
-        text = piece.text
-        while True:
-            if found := _FUNCTION.match(text):
-                self._is_function = True
-            elif found := _RESERVED.match(text):
-                if found[1] in _CLOSING:
-                    self._close()
-                elif found[1] in _DOUBTS or found[1] == "{":
-                    self._open(found[1], piece.before)
-            else:
-                return text
-            if found[0].strip() in ("for", "select", "case"):
-                # Their own words are names, lists and patterns, not commands.
-                self._is_pattern = found[1] == "case"
-                return text
-            text = text[found.end() :]
 
     def _continue(self, before: str) -> None:
         """Whether a command runs that follows an operator."""

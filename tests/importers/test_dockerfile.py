@@ -295,6 +295,11 @@ def test_files_of_a_cloned_repository_are_not_read(tmp_path: Path) -> None:
     assert '"NAME @ git+https://git.example.com/ui.git@v2#subdirectory=ops"' in entries[-1].reason
 
 
+def test_the_line_of_a_command_behind_a_word_of_the_grammar(tmp_path: Path) -> None:
+    found = dockerfile(tmp_path, "FROM x\nRUN if a; then \\\n  pip install b; \\\nelse \\\n\\\n  uv sync; fi\n")
+    assert [entry.source.line for entry in found.ledger if entry.outcome is Outcome.NOT_DECIDED] == [3, 6]
+
+
 def test_a_file_that_a_script_writes_is_not_read(tmp_path: Path) -> None:
     entries = run_lines(tmp_path, "echo a==1 > r.txt", "pip install -r r.txt")
     assert [entry.outcome for entry in entries] == [Outcome.OUTSIDE, Outcome.REFUSED]
