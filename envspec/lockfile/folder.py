@@ -44,8 +44,6 @@ _POLL_S: Final = 0.01
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-# What systems without file locks answer (some network shares).
-_UNSUPPORTED: Final = frozenset({errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 
 
 class LockNotWritable(UsageError):
@@ -402,12 +400,8 @@ def _lock(directory: Path, until: float) -> int | None:
     while True:
         try:
             descriptor = try_lock(directory, partial(os.open, directory, os.O_RDONLY))
-        except (ImportError, PermissionError):
+        except (ImportError, OSError):
             return None
-        except OSError as error:
-            if error.errno in _UNSUPPORTED:
-                return None
-            raise
         if descriptor is not None:
             return descriptor
         if time.monotonic() >= until:

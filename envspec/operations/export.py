@@ -222,7 +222,9 @@ def destination(path: Path, form: str, name: str) -> Path:
     """
     # The standard allows no dot in the name between the others.
     usual = format_of(form).name.format(name=name.replace(".", "-"))
-    path = path / usual if path.is_dir() or not (path.suffix or path.exists()) else path
+    is_file = path.exists() or path.suffix or path.name == usual
+    if path.is_dir() or not is_file:
+        path /= usual
     if form == "pylock" and not re.fullmatch(r"pylock\.(?:[^.]+\.)?toml", path.name):
         raise UsageError(
             f"{path}: pip and uv read such a file only if its name is pylock.toml or pylock.NAME.toml",

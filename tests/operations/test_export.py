@@ -178,6 +178,17 @@ def test_a_folder_gets_the_usual_name(tmp_path: Path) -> None:
     )
 
 
+def test_a_dockerfile_is_written_beside_the_lock_and_names_its_image(tmp_path: Path) -> None:
+    user = holds(tmp_path, example())
+    for path in ("Dockerfile", "docker/"):
+        succeeded(user.runs("export", user.lock, "--format", "dockerfile", "--output", path))
+    text = (tmp_path / "Dockerfile").read_text(encoding="utf-8")
+    assert (tmp_path / "docker" / "Dockerfile").read_text(encoding="utf-8") == text
+    assert text.count("\nFROM --platform=linux/") == 2
+    alone = succeeded(user.runs("export", user.lock, "--format", "dockerfile", "--platform", "linux-aarch64")).stdout
+    assert alone.count("\nFROM --platform=linux/arm64") == 1 and "linux/amd64" not in alone
+
+
 def test_what_a_format_has_no_place_for_is_a_warning_and_a_comment(tmp_path: Path) -> None:
     user = holds(tmp_path, example())
     ran = succeeded(user.runs("export", user.lock, "--format", "environment-yml", "--platform", "linux-64"))
