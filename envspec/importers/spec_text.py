@@ -37,6 +37,7 @@ from envspec.origins import INDEX_FAMILY
 from envspec.spec.conda import read_match_spec, read_preferred_record
 from envspec.spec.dates import Age, read_as_of
 from envspec.spec.errors import BadValue
+from envspec.spec.pip_lines import index_name
 from envspec.spec.requirements import Requirement, read_constraint, read_preference, read_requirement
 from envspec.spec.values import env_name, read_index_url, read_python
 
@@ -305,7 +306,7 @@ class _Writer:
             if not _is_valid(read_index_url, each.url):
                 self._refuse(each, "it is no address that a spec can have")
                 continue
-            name = each.name or _index_name(each.url)
+            name = each.name or index_name(each.url)
             while name in taken:
                 name += "-2"
             taken.add(name)
@@ -374,12 +375,6 @@ def _specifiers(text: str) -> SpecifierSet | None:
         return SpecifierSet(text)
     except InvalidSpecifier:
         return None
-
-
-def _index_name(url: str) -> str:
-    host_and_path = re.sub(r"^[a-z+]+://(?:[^@/]*@)?", "", url.lower())
-    words = [word for word in re.split(r"[^a-z0-9]+", host_and_path) if word not in ("", "www", "simple", "com", "org")]
-    return "-".join(words[:4])[:40].strip("-") or "extra"
 
 
 def _table(name: str, values: Mapping[str, Value], *, is_array: bool = False) -> str:

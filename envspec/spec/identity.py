@@ -201,17 +201,8 @@ def env_name(path: Path) -> str:
 #: In the first line of every file of a lock.
 _LOCKED = b"written by `envspec lock`"
 _LOCK = "envspec.lock"
-#: Pattern of a file's name, what the file is, and where its contents belong.
-_OTHERS = (
-    ("*.txt", "a requirements file", 'write its lines into [pip] dependencies: dependencies = ["numpy>=2"]'),
-    ("*.in", "a requirements file", 'write its lines into [pip] dependencies: dependencies = ["numpy>=2"]'),
-    ("*.y*ml", "a YAML file", "write the channels and packages of a conda environment into [conda]"),
-    (
-        PYPROJECT,
-        "a pyproject.toml without [tool.envspec]",
-        f'add [tool.envspec] with `{DEPENDENCIES_FROM} = ["project"]`',
-    ),
-)
+#: Pattern of the name of a file that is imported -> what it is.
+_IMPORTED = {"*.txt": "a requirements file", "*.in": "a requirements file", "*.y*ml": "a YAML file"}
 
 
 def _refuse_other(path: Path, cwd: Path) -> None:
@@ -222,17 +213,20 @@ def _refuse_other(path: Path, cwd: Path) -> None:
         head = file.read(1000)
     if _LOCKED in head:
         raise _is_lock(path, cwd)
-    if path.name == PYPROJECT:
-        try:
-            if read_spec(path):
-                return
-        except (OSError, ValueError):
-            # Whoever reads all of it says what is wrong.
-            return
-    for pattern, what, hint in _OTHERS:
+    for pattern, what in _IMPORTED.items():
         if fnmatchcase(path.name, pattern):
-            own = "" if pattern == PYPROJECT else ' of a spec, and add [env] with name = "..." and python'
-            raise UsageError(f"{path} is {what}, not a spec", hint=f"{hint}{own}")
+            hint = f"write a spec from it: `envspec init {path} --name NAME`"
+            raise UsageError(f"{path} is {what}, not a spec", hint=hint)
+    if path.name != PYPROJECT:
+        return
+    try:
+        has_spec = bool(read_spec(path))
+    except (OSError, ValueError):
+        # Whoever reads all of it says what is wrong.
+        return
+    if not has_spec:
+        hint = f'add [tool.envspec] with `{DEPENDENCIES_FROM} = ["project"]`'
+        raise UsageError(f"{path} is a pyproject.toml without [tool.envspec], not a spec", hint=hint)
 
 
 def _is_lock(path: Path, cwd: Path) -> UsageError:

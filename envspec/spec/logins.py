@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from envspec.credentials import has_open_secret
+from envspec.documents import list_of, table_of
 from envspec.spec.variants import KeyPath, Merged
 
 _WARNING: Final = (
@@ -34,15 +35,9 @@ def login_warnings(merged: Merged, path: Path, text: str | None = None) -> Itera
 
 
 def _open_logins(document: Mapping[str, Any]) -> list[KeyPath]:
-    def items(table: str, key: str) -> list[Any]:
-        found = document.get(table)
-        found = found.get(key) if isinstance(found, Mapping) else None
-        return found if isinstance(found, list) else []
-
-    texts: list[tuple[KeyPath, Any]] = [
-        (("pip", "index", n, "url"), each.get("url") if isinstance(each, Mapping) else None)
-        for n, each in enumerate(items("pip", "index"))
-    ]
-    texts += [(("pip", "dependencies", n), each) for n, each in enumerate(items("pip", "dependencies"))]
-    texts += [(("conda", "channels", n), each) for n, each in enumerate(items("conda", "channels"))]
+    texts: list[tuple[KeyPath, Any]] = []
+    for at, index in enumerate(list_of(document, "pip", "index")):
+        texts.append((("pip", "index", at, "url"), table_of(index).get("url")))
+    for table, key in (("pip", "dependencies"), ("conda", "channels")):
+        texts += [((table, key, at), text) for at, text in enumerate(list_of(document, table, key))]
     return [key for key, text in texts if isinstance(text, str) and has_open_secret(text, channel=key[0] == "conda")]

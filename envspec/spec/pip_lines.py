@@ -12,7 +12,7 @@ from envspec import documents
 from envspec.credentials import without_credentials
 from envspec.escaping import blanked
 from envspec.facts import load_facts
-from envspec.origins import PYTORCH_PAGES
+from envspec.origins import PYTORCH, PYTORCH_PAGES
 from envspec.spec.errors import BadValue, quoted
 
 _MOST_CHARACTERS: Final = 2000
@@ -109,7 +109,7 @@ def _index(option: str, url: str) -> str:
 def index_lines(url: str, names: Iterable[str], others: Iterable[str] = ()) -> list[str]:
     """The table of an index in a spec. names: of its packages. others: lines with other keys."""
     packages = ", ".join(f'"{name}"' for name in names)
-    head = ["[[pip.index]]", f'name = "{_short(url)}"', f"url = {quoted(url, _MOST_CHARACTERS)}"]
+    head = ["[[pip.index]]", f'name = "{index_name(url)}"', f"url = {quoted(url, _MOST_CHARACTERS)}"]
     return [*head, *others, f"packages = [{packages}]"]
 
 
@@ -124,11 +124,12 @@ def _pytorch(path: str) -> str:
     return "PyTorch's index is used if `[cuda] version` needs it"
 
 
-def _short(url: str) -> str:
+def index_name(url: str) -> str:
     """A name for an index: `pyg` of https://data.pyg.org."""
     host = (urlsplit(url).hostname or "index").split(".")
     name = re.sub(r"[^a-z0-9]+", "-", host[-2] if len(host) > 1 else host[0]).strip("-")
-    return name if name and name not in ("default", "url") else "links"
+    is_reserved = name in ("default", "url") or name.startswith(PYTORCH)
+    return "links" if is_reserved or not name else name
 
 
 def named(address: str, folder: Path | None = None) -> str:

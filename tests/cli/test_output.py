@@ -226,6 +226,7 @@ def test_long_details_come_after_the_hint_and_are_shortened() -> None:
         ("lock locks/pytorch-2.9/envspec.lock", "is a lock, not a spec"),
         ("lock locks/pytorch-2.9", "`envspec install locks/pytorch-2.9 --prefix DIR`"),
         ("lock requirements.txt", "is a requirements file, not a spec"),
+        ("lock requirements.txt", "write a spec from it: `envspec init requirements.txt --name NAME`"),
         ("lock ./environment.yml", "is a YAML file, not a spec"),
         ("lock pyproject.toml", "is a pyproject.toml without [tool.envspec], not a spec"),
         ("explain specs/right.toml", "lock it: `envspec lock specs/right.toml`"),

@@ -174,8 +174,8 @@ def test_conda_and_indexes(tmp_path: Path) -> None:
     assert spec.conda.dependencies == ("ffmpeg >=7",)
     assert spec.conda.prefer == ("ffmpeg ==7.1 h0_0", "python ==3.12.7")
     assert [(each.name, each.format.value) for each in spec.pip.index] == [
-        ("wheels-example", "simple"),
-        ("wheels-example-pyg-html", "links"),
+        ("example", "simple"),
+        ("example-2", "links"),
     ]
 
 
@@ -274,7 +274,7 @@ def test_an_index_without_names_is_written_as_a_comment(tmp_path: Path) -> None:
     made.draft.indexes.append(DraftIndex("https://pypi.nvidia.com", Source("requirements.txt", 9)))
     made.add(Source("requirements.txt", 9), "--extra-index-url https://pypi.nvidia.com", Outcome.TRANSLATED)
     found = spec_of(made, Choices(), load_facts(), tmp_path / "specs", NOW)
-    lines = ["[[pip.index]]", 'name = "pypi-nvidia"', 'url = "https://pypi.nvidia.com"', 'packages = ["tensorrt"]']
+    lines = ["[[pip.index]]", 'name = "nvidia"', 'url = "https://pypi.nvidia.com"', 'packages = ["tensorrt"]']
     block = "".join(f"# {line}\n" for line in lines)
     assert block in found.text
     assert made.ledger[-1].outcome is Outcome.REFUSED
