@@ -11,7 +11,15 @@ import pytest
 from envspec.models import Platform
 from envspec.origins import channel_url
 from envspec.spec import Conda, UndatedFiles, parse_spec
-from envspec.spec.conda import channel_of, name_of, read_channel, read_match_spec
+from envspec.spec.conda import (
+    channel_of,
+    name_of,
+    preferred_record,
+    read_channel,
+    read_match_spec,
+    read_preferred_record,
+)
+from envspec.spec.errors import BadValue
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 SPEC = """[env]
@@ -100,6 +108,16 @@ def test_no_name_in_no_match_spec() -> None:
     with pytest.raises(ValueError, match="no match spec"):
         name_of(">=7")
     assert channel_of(">=7") is None
+
+
+def test_a_preferred_record_is_one_version() -> None:
+    # Builds of the channel `pytorch` have dots.
+    build = "py3.11_cuda12.4_cudnn9.1.0_0"
+    assert preferred_record(read_preferred_record(f"pytorch ==2.5.1 {build}")) == ("pytorch", "2.5.1", build)
+    assert preferred_record(read_preferred_record("NumPy 2.3.1")) == ("numpy", "2.3.1", "")
+    for text in ("numpy", "numpy 2.*", "numpy ==2.3.1 py*", "conda-forge::numpy ==2.3.1"):
+        with pytest.raises(BadValue, match="is not one version"):
+            read_preferred_record(text)
 
 
 def test_reading_a_spec_without_match_specs_loads_no_solver() -> None:
