@@ -138,14 +138,15 @@ def leave_replaced(imported: Import) -> None:
     by = next((each for each in draft.dependencies if _excludes(each.text, version)), None)
     if by is None:
         return
+    sources = {each.source for each in of_image}
     for name in _FAMILY:
         draft.versions.pop(name, None)
-    sources = {each.source for each in of_image}
-    draft.dependencies = [each for each in draft.dependencies if each not in of_image]
+    for each in of_image:
+        draft.dependencies.remove(each)
     draft.cudas = [each for each in draft.cudas if each.source not in sources]
+    reason = f"{by.text} ({by.source}) replaces its torch {version}, and with it its CUDA"
     for at, entry in enumerate(imported.ledger):
         if entry.source in sources:
-            reason = f"{by.text} ({by.source}) replaces its torch {version}, and with it its CUDA"
             imported.ledger[at] = entry._replace(reason=reason)
 
 

@@ -42,13 +42,7 @@ def services_of(imported: Import) -> Mapping[str, Value]:
         clues = _clues(imported, service)
         if not clues:
             continue
-        command = " ".join(each.value for each in clues if re.search(service.command, each.value))
-        port = _PORT.search(command)
-        # The last one of the table: envspec's SSH server does not listen on a port that needs root.
-        values: dict[str, Value] = {"port": int(port[1]) if port else service.ports[-1]}
-        if name == "tensorboard" and (folder := _LOGDIR.search(command)):
-            values["logdir"] = folder[1]
-        found[name] = values
+        found[name] = _settings(name, service, clues)
         if service.package and _required(imported).isdisjoint((service.package, *service.brings)):
             imported.draft.dependencies.append(DraftRequirement(service.package, clues[0].source))
         for source in dict.fromkeys(each.source for each in clues):
@@ -58,6 +52,18 @@ def services_of(imported: Import) -> Mapping[str, Value]:
             reason = "; ".join(started_by[entry.source])
             imported.ledger[at] = entry._replace(outcome=Outcome.TRANSLATED, reason=reason)
     return found
+
+
+def _settings(name: str, service: _Service, clues: list[Clue]) -> dict[str, Value]:
+    """The table of a service, as its command says."""
+    command = " ".join(each.value for each in clues if re.search(service.command, each.value))
+    # The last one of the table: envspec's SSH server does not listen on a port that needs root.
+    values: dict[str, Value] = {"port": service.ports[-1]}
+    if port := _PORT.search(command):
+        values["port"] = int(port[1])
+    if name == "tensorboard" and (folder := _LOGDIR.search(command)):
+        values["logdir"] = folder[1]
+    return values
 
 
 def _clues(imported: Import, service: _Service) -> list[Clue]:
