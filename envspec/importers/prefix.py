@@ -12,6 +12,15 @@ from envspec.importers.types import Clue, Import, Outcome, Source, Unreadable
 from envspec.verifier.scan import NoEnvironment, conda_records, find_environment
 
 
+def is_environment(path: Path) -> bool:
+    """Whether a folder has a Python's site-packages or conda's packages."""
+    try:
+        find_environment(path)
+    except NoEnvironment:
+        return any(conda_records(path))
+    return True
+
+
 def read_prefix(path: Path, imported: Import) -> None:
     """What is installed in a folder: all versions are preferred. Required is what was requested, as pip and conda
     record it; where they do not, what nothing else requires.
