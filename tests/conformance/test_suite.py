@@ -163,15 +163,15 @@ def test_what_still_works_at_its_limit_is_not_known(tmp_path: Path) -> None:
 
 
 def test_a_limit_does_not_count_the_time_that_others_use(tmp_path: Path) -> None:
-    """Five processes and one CPU, on which this one takes five times as long."""
+    """Nine processes and one CPU, on which this one takes several times as long as it needs."""
     one_cpu = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))))
-    environ = fake_torch(tmp_path / "bad", _BUSY.format(seconds=0.5), GOOD)
+    environ = fake_torch(tmp_path / "bad", _BUSY.format(seconds=1), GOOD)
     with contextlib.ExitStack() as others:
-        for _ in range(4):
+        for _ in range(8):
             other = subprocess.Popen([*one_cpu, "timeout", str(LIMIT_S), "sh", "-c", "while :; do :; done"])
             others.callback(other.wait)
             others.callback(other.terminate)
-        requested = make_request("device", limits={"device": 1.5})
+        requested = make_request("device", limits={"device": 2})
         output = suite.run(HERE, requested, tmp_path / "run", environ=environ, before=one_cpu)
     result = output.results["device"]
     assert (result["status"], result["cause"]) == ("not run", None)
