@@ -63,7 +63,8 @@ _BUILT_WHEEL: Final = "built wheel"
 
 
 def _replaced(kind: str, name: str, version: str, details: tuple[Detail, ...]) -> Change:
-    return Change(name, version, version, Move.REPLACED, kind=kind, details=details)
+    """version: empty if the name has it."""
+    return Change(name, version or None, version or None, Move.REPLACED, kind=kind, details=details)
 
 
 def _replaced_image(old: BaseImage | None, new: BaseImage | None, platform: Platform) -> Change | None:
@@ -73,7 +74,7 @@ def _replaced_image(old: BaseImage | None, new: BaseImage | None, platform: Plat
     # One that was not resolved yet had nothing that could be replaced.
     if not was or not now or was == now:
         return None
-    return _replaced("base image", new.repository, new.tag, (Detail("digest", was, now),))
+    return _replaced("base image", new.name, "", (Detail("digest", was, now),))
 
 
 def _digest_on(image: BaseImage, platform: Platform) -> str | None:
@@ -146,7 +147,7 @@ def diff_locks(old: Lock, new: Lock) -> LockDiff:
         after.pop((each.value, each.platform), None)
     environment = _values(before, after, both, reasons)
     decisions = _values(_decided(old, both), _decided(new, both), both, reasons)
-    listed = {change.name for change in environment}
+    listed = {change.name for change in environment} | {each.value for each in replaced}
     return LockDiff(
         old_name=old.name,
         new_name=new.name,

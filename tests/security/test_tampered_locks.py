@@ -458,4 +458,4 @@ def test_json_of_a_diff_names_it_first(user: User) -> None:
     shown: Ran = user.runs("diff", "before", user.lock, "--format", "json")
     data = json.loads(shown.stdout)
     [other] = data["replaced"]
-    assert (other["name"], other["version"]) == ("corp-core", "1.2.0")
+    assert (other["kind"], other["name"], other["new"]) == ("wheel", "corp-core", "1.2.0")
