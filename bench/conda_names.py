@@ -17,7 +17,7 @@ from typing import Any
 
 from envspec.data import DATA
 from envspec.documents import parse_toml
-from envspec.facts.tables import pypi_form
+from envspec.names import normalised
 
 TABLE = DATA / "conda_names.toml"
 HEAD = """\
@@ -44,7 +44,7 @@ def main() -> None:
 
 def parts(names: Mapping[str, Sequence[str] | None]) -> dict[str, str]:
     """The mapping as the three texts of a row."""
-    same = [name for name, pypi in names.items() if pypi is not None and list(pypi) == [pypi_form(name)]]
+    same = [name for name, pypi in names.items() if pypi is not None and list(pypi) == [normalised(name)]]
     none = [name for name, pypi in names.items() if not pypi]
     named = sorted(set(names) - set(same) - set(none))
     return {

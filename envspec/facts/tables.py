@@ -23,7 +23,7 @@ from packaging.version import InvalidVersion, Version
 from envspec.data import DATA, facts_version
 from envspec.errors import UsageError
 from envspec.models import CudaVersion, Platform
-from envspec.names import ARCHITECTURES
+from envspec.names import ARCHITECTURES, normalised
 
 
 def numeric(text: str) -> tuple[int, ...]:
@@ -713,12 +713,7 @@ def conda_names() -> CondaNames:
 def _conda_table_names(row: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     named = (line.split() for line in row["named"].splitlines() if line)
     return {
-        **{name: (pypi_form(name),) for name in row["same"].split()},
+        **{name: (normalised(name),) for name in row["same"].split()},
         **dict.fromkeys(row["none"].split(), ()),
         **{name: tuple(pypi) for name, *pypi in named},
     }
-
-
-def pypi_form(name: str) -> str:
-    """PEP 503's form of a name: lower case, and one dash for any run of dashes, dots and underscores."""
-    return "-".join(part for part in name.lower().replace("_", "-").replace(".", "-").split("-") if part)

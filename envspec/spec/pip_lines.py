@@ -154,9 +154,11 @@ def project_name(folder: Path) -> str | None:
     """The name of a project, by its pyproject.toml, setup.cfg or setup.py, else the folder's; None if that can't name
     one.
     """
-    reads = (_pyproject_name, _setup_name, _setup_py_name, lambda folder: folder.resolve().name)
-    names = (read(folder) for read in reads)
-    return next((name for name in names if isinstance(name, str) and re.fullmatch(NAME, name)), None)
+    for read in (_pyproject_name, _setup_cfg_name, _setup_py_name, _folder_name):
+        name = read(folder)
+        if isinstance(name, str) and re.fullmatch(NAME, name):
+            return name
+    return None
 
 
 def _pyproject_name(folder: Path) -> object:
@@ -173,8 +175,12 @@ def _pyproject_name(folder: Path) -> object:
     return None
 
 
-def _setup_name(folder: Path) -> object:
+def _setup_cfg_name(folder: Path) -> object:
     return setup_cfg(folder, "metadata", "name")
+
+
+def _folder_name(folder: Path) -> object:
+    return folder.resolve().name
 
 
 def setup_cfg(folder: Path, section: str, key: str) -> str | None:

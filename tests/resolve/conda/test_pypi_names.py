@@ -12,9 +12,10 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from envspec.documents import parse_toml
-from envspec.facts.tables import CondaNames, conda_names, pypi_form
+from envspec.facts.tables import CondaNames, conda_names
 from envspec.io.store import Store
 from envspec.models import CondaPackage, Dependent, Provided
+from envspec.names import normalised
 from envspec.resolve.conda.pypi_names import (
     PypiNames,
     UnmappedName,
@@ -266,4 +267,4 @@ def test_names_in_the_table(name: str, channel: str | None, listed: tuple[str, .
 
 @pytest.mark.parametrize("name", ["a", "A.b_c", "ruamel.yaml.clib", "a--b", "x-.-y"])
 def test_names_in_pypis_form(name: str) -> None:
-    assert pypi_form(name) == canonicalize_name(name)
+    assert normalised(name) == canonicalize_name(name)
