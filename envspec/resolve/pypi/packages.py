@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -20,6 +20,7 @@ from envspec.models import (
     SPEC,
     Dependent,
     HeldBack,
+    InstalledPackage,
     Package,
     Rejected,
     Resolution,
@@ -49,7 +50,7 @@ from envspec.resolve.pypi.metadata import (
 from envspec.resolve.pypi.resolver import OLD_PINS, BoundKind, Pins, PypiRequest, ResolverError
 from envspec.resolve.pypi.shared_files import MAX_INIT_BYTES, shared_files
 from envspec.resolve.pypi.wheel_coverage import no_wheel_for
-from envspec.resolve.types import CondaProvided, FoundPackage, ProvidedPackage
+from envspec.resolve.types import CondaProvided, FoundPackage
 
 #: A package this much older than `as_of` is reported if something else than the spec holds it back.
 FAR_BACK_DAYS: Final = 2 * 365
@@ -79,6 +80,37 @@ class _Node:
     askers: set[Dependent] = field(default_factory=set)
 
 
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """The pinned packages of one target.
+
+    environment: for markers. nodes: by name, also of what is from no index.
+    """
+
+    request: PypiRequest
+    environment: Mapping[str, str]
+    view: View
+    nodes: Mapping[str, _Node]
+
+    def required_by(self, node: _Node) -> list[Requirement]:
+        """What a package requires, with its extras."""
+        return list(applicable(node.requires, self.environment, frozenset(node.extras)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """A package to install.
+
+    backtracked: whether nothing excludes a newer release but its own requirements, which do not fit the others.
+    moved: why it has another release than in the lock before; None if it has the same.
+    """
+
+    node: _Node
+    package: Package
+    backtracked: bool
+    moved: str | None
+
+
 async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins, view: View) -> Resolution:
     """Everything that one target installs from indexes, from a resolver's pins and the index's pages.
 
@@ -90,87 +122,123 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
         NetworkError: metadata or a size cannot be fetched.
     """
     nodes = dict(zip(pins, await asyncio.gather(*(_node(name, pins[name], view) for name in pins)), strict=True))
-    _add_requirements(nodes, environment, request.requirements)
-    rules = view.rules
-    installed = [node for name, node in sorted(nodes.items()) if name not in rules.provided]
-    from_default = {
-        node.name: node.askers for node in installed if node.name not in rules.direct and rules.is_of_default(node.name)
-    }
-    if conflict := torch_family_conflict(from_default, rules.provided):
+    graph = _Graph(request, environment, view, nodes)
+    _add_requirements(graph)
+    installed = [node for name, node in sorted(nodes.items()) if name not in view.rules.provided]
+    _check_family(installed, view.rules)
+    lacking = await _unknown_extras(installed, view)
+    await asyncio.gather(*(_measure(node, view) for node in installed if node.file.sha256 is None))
+    chosen = await asyncio.gather(*(_choose(node, graph) for node in installed))
+    existing = _existing(graph)
+    held_back = _held_back(chosen, request, view.rules)
+    return Resolution(
+        request.target,
+        tuple(each.package for each in chosen),
+        (
+            *_by_python(held_back, request.target.python.series),
+            *_warnings(installed, graph),
+            *lacking,
+            *_unmet_there(existing, view.rules),
+        ),
+        installed=existing,
+        shared=await _shared({node.name: node.file for node in installed}, view),
+        moved=tuple(each.moved for each in chosen if each.moved),
+        held_back=tuple(
+            [
+                HeldBack(each.package.name, held_back[each.package], await _recent(each.node, view))
+                for each in chosen
+                if each.backtracked and each.package in held_back
+            ]
+        ),
+    )
+
+
+def _check_family(installed: Iterable[_Node], rules: Rules) -> None:
+    """Raise the error for PyPI's builds of the torch family beside another torch than PyPI's."""
+    askers: dict[str, set[Dependent]] = {}
+    for node in installed:
+        if node.name not in rules.direct and rules.is_of_default(node.name):
+            askers[node.name] = node.askers
+    if conflict := torch_family_conflict(askers, rules.provided):
         raise conflict
+
+
+async def _unknown_extras(installed: Iterable[_Node], view: View) -> list[str]:
     # What an sdist says of its extras may be made when it is built.
     read = [node for node in installed if node.file.filename.endswith(".whl") or node.offered]
     former = await asyncio.gather(*(_former_extras(node, view) for node in read))
-    extras = (
-        (node.name, (str(node.version), node.offered, each, node.askers))
-        for node, each in zip(read, former, strict=True)
-    )
-    lacking = unknown_extras(dict(extras))
-    await asyncio.gather(*(_measure(node, view) for node in installed if node.file.sha256 is None))
-    digests, rejected, preferred, moved, sizes = await asyncio.gather(
-        asyncio.gather(*(view.record_digest(node.name, node.file) for node in installed)),
-        asyncio.gather(*(_newest(node, nodes, environment, request, view) for node in installed)),
-        asyncio.gather(*(_preferred(node, nodes, environment, request, view) for node in installed)),
-        asyncio.gather(*(_moved(node, nodes, environment, request, view) for node in installed)),
-        asyncio.gather(*(view.size_bytes(node.name, node.file) for node in installed)),
-    )
-    packages = tuple(
-        Package(
-            name=node.name,
-            version=str(node.version),
-            file=_locked_file(node, view, size),
-            required_by=tuple(sorted(node.askers)),
-            uploaded=upload_time(node.file.uploaded) if node.file.uploaded else None,
-            rejected=refusal,
-            extras=tuple(sorted(node.extras)),
-            built=rules.sources[node.name].built if node.name in rules.sources else None,
-            unbuilt=rules.sources[node.name].unbuilt if node.name in rules.sources else None,
-            record_sha256=digest,
-            wrong_record=view.wrong_record(node.file),
-            removed=tuple(sorted(map(without_marker, applicable(node.removed, environment, frozenset(node.extras))))),
-            preferred=other,
-        )
-        for node, (refusal, _), other, size, digest in zip(installed, rejected, preferred, sizes, digests, strict=True)
-    )
-    excluded = request.excluded()
-    names_excluded = {name for name, _ in excluded}
-    held_back = {
-        package: text
-        for package, (_, backtracked) in zip(packages, rejected, strict=True)
-        if package.name not in names_excluded and (text := far_back(package, backtracked, rules.as_of))
-    }
-    backtracking = [
-        HeldBack(package.name, held_back[package], await _recent(node, view))
-        for node, package, (_, backtracked) in zip(installed, packages, rejected, strict=True)
-        if backtracked and package in held_back
-    ]
-    compiled = (_compiled_beside(node, view, environment) for node in installed)
-    untagged = (_untagged(node, rules) for node in installed)
-    yanked = (_yanked(node) for node in installed if node.file.yanked is not None)
-    skipped = (f"{name} {version} was left out: {why}" for (name, version), why in sorted(excluded.items()))
-    old = _by_python(held_back, request.target.python.series)
-    existing = tuple(
-        replace(each.recorded, required_by=tuple(sorted(nodes[name].askers)) if name in nodes else ())
-        for name, each in sorted(rules.provided.items())
-        if isinstance(each, FoundPackage)
-    )
-    unmet = (text for each in existing if each.required_by for text in _unmet_there(rules.provided[each.name]))
-    warnings = (*filter(None, (*old, *compiled, *untagged)), *yanked, *skipped, *lacking, *unmet)
-    return Resolution(
-        request.target,
-        packages,
-        warnings,
-        installed=existing,
-        shared=await _shared({node.name: node.file for node in installed}, view),
-        moved=tuple(filter(None, moved)),
-        held_back=tuple(backtracking),
+    return unknown_extras(
+        {
+            node.name: (str(node.version), node.offered, extras, node.askers)
+            for node, extras in zip(read, former, strict=True)
+        }
     )
 
 
-def _unmet_there(package: ProvidedPackage) -> Iterator[str]:
-    """A warning for requirements of a package that its environment does not meet."""
-    if isinstance(package, FoundPackage) and package.unmet:
-        yield f"{package}, which requires {', '.join(package.unmet)}: left as it is"
+async def _choose(node: _Node, graph: _Graph) -> _Chosen:
+    view, source = graph.view, graph.view.rules.sources.get(node.name)
+    digest, (rejected, backtracked), preferred, moved, size = await asyncio.gather(
+        view.record_digest(node.name, node.file),
+        _newest(node, graph),
+        _preferred(node, graph),
+        _moved(node, graph),
+        view.size_bytes(node.name, node.file),
+    )
+    removed = applicable(node.removed, graph.environment, frozenset(node.extras))
+    package = Package(
+        name=node.name,
+        version=str(node.version),
+        file=_locked_file(node, view, size),
+        required_by=tuple(sorted(node.askers)),
+        uploaded=upload_time(node.file.uploaded) if node.file.uploaded else None,
+        rejected=rejected,
+        extras=tuple(sorted(node.extras)),
+        built=source.built if source else None,
+        unbuilt=source.unbuilt if source else None,
+        record_sha256=digest,
+        wrong_record=view.wrong_record(node.file),
+        removed=tuple(sorted(map(without_marker, removed))),
+        preferred=preferred,
+    )
+    return _Chosen(node, package, backtracked, moved)
+
+
+def _held_back(chosen: Iterable[_Chosen], request: PypiRequest, rules: Rules) -> dict[Package, str]:
+    """The packages that went years back, each with its warning."""
+    excluded = {name for name, _ in request.excluded()}
+    found: dict[Package, str] = {}
+    for each in chosen:
+        text = far_back(each.package, each.backtracked, rules.as_of)
+        if text is not None and each.package.name not in excluded:
+            found[each.package] = text
+    return found
+
+
+def _existing(graph: _Graph) -> tuple[InstalledPackage, ...]:
+    """What the packages are installed on top of, with what of them requires it."""
+    found: list[InstalledPackage] = []
+    for name, package in sorted(graph.view.rules.provided.items()):
+        if isinstance(package, FoundPackage):
+            askers = graph.nodes[name].askers if name in graph.nodes else ()
+            found.append(replace(package.recorded, required_by=tuple(sorted(askers))))
+    return tuple(found)
+
+
+def _warnings(installed: Sequence[_Node], graph: _Graph) -> Iterator[str]:
+    """Warnings about wheels, and about releases that were left out."""
+    yield from filter(None, (_compiled_beside(node, graph) for node in installed))
+    yield from filter(None, (_untagged(node, graph.view.rules) for node in installed))
+    yield from (_yanked(node) for node in installed if node.file.yanked is not None)
+    for (name, version), why in sorted(graph.request.excluded().items()):
+        yield f"{name} {version} was left out: {why}"
+
+
+def _unmet_there(existing: Iterable[InstalledPackage], rules: Rules) -> Iterator[str]:
+    """Warnings for requirements of packages in use that their environment does not meet."""
+    for each in existing:
+        package = rules.provided[each.name]
+        if each.required_by and isinstance(package, FoundPackage) and package.unmet:
+            yield f"{package}, which requires {', '.join(package.unmet)}: left as it is"
 
 
 async def _shared(files: Mapping[str, ListedFile], view: View) -> tuple[SharedFiles, ...]:
@@ -200,15 +268,14 @@ async def _former_extras(node: _Node, view: View) -> frozenset[str]:
     return offered_extras(await view.metadata(node.name, older[min(older)].filename))
 
 
-def _compiled_beside(node: _Node, view: View, environment: Mapping[str, str]) -> str | None:
+def _compiled_beside(node: _Node, graph: _Graph) -> str | None:
     """A warning for a wheel that is compiled against PyPI's torch, beside conda's torch."""
-    torch = view.rules.provided.get("torch")
+    torch = graph.view.rules.provided.get("torch")
     if torch is None or node.file.filename.split("-")[-2] == "none" or not node.file.filename.endswith(".whl"):
         return None
     if isinstance(torch, FoundPackage) and is_release(torch.version):
         return None
-    required = applicable(node.requires, environment, frozenset(node.extras))
-    if all(normalised(requirement.name) != "torch" for requirement in required):
+    if all(normalised(requirement.name) != "torch" for requirement in graph.required_by(node)):
         return None
     instead = (
         f"install {node.name} from conda as well" if isinstance(torch, CondaProvided) else "build it for that torch"
@@ -259,15 +326,16 @@ async def _measure(node: _Node, view: View) -> None:
     node.file, node.hash = await view.measured(node.name, node.file), "measured"
 
 
-def _add_requirements(nodes: Mapping[str, _Node], environment: Mapping[str, str], requirements: Iterable[str]) -> None:
+def _add_requirements(graph: _Graph) -> None:
     """Record what requires what: each package is visited again if more of its extras are required."""
-    waiting = [(SPEC, requirement, "") for text in requirements if (requirement := parsed(text)) is not None]
+    required = filter(None, map(parsed, graph.request.requirements))
+    waiting = [(SPEC, requirement, "") for requirement in required]
     visited: set[tuple[str, frozenset[str]]] = set()
     while waiting:
         asker, requirement, replaces = waiting.pop()
-        node = nodes.get(normalised(requirement.name))
+        node = graph.nodes.get(normalised(requirement.name))
         if node is None or (
-            asker == SPEC and requirement.marker and not requirement.marker.evaluate(dict(environment))
+            asker == SPEC and requirement.marker and not requirement.marker.evaluate(dict(graph.environment))
         ):
             continue
         node.askers.add(Dependent(asker, without_marker(requirement), replaces))
@@ -275,7 +343,7 @@ def _add_requirements(nodes: Mapping[str, _Node], environment: Mapping[str, str]
         state = (node.name, frozenset(node.extras))
         if state not in visited:
             visited.add(state)
-            more = applicable(node.requires, environment, state[1])
+            more = graph.required_by(node)
             waiting += [(node.name, each, node.replaced.get(str(each), "")) for each in more]
 
 
@@ -291,13 +359,12 @@ def _locked_file(node: _Node, view: View, size_bytes: int | None) -> WheelFile:
     return WheelFile(index.name, file.filename, sha256, size_bytes, url, node.hash)
 
 
-async def _newest(
-    node: _Node, nodes: Mapping[str, _Node], environment: Mapping[str, str], request: PypiRequest, view: View
-) -> tuple[Rejected | None, bool]:
+async def _newest(node: _Node, graph: _Graph) -> tuple[Rejected | None, bool]:
     """The newest release that `as_of` allows, if it is not the pinned one, with the reason.
 
     Also whether the resolver backtracked: nothing excludes the release, but its own requirements do not fit the others.
     """
+    request, view = graph.request, graph.view
     if node.name in view.rules.direct:
         return None, False
     candidates = await _newer(node, view)
@@ -313,7 +380,7 @@ async def _newest(
     # Of releases for this Python, the reason is what somebody can change.
     fitting = {each: file for each, file in candidates.items() if allows(file.requires_python or "", python)}
     version, file = max((fitting or candidates).items())
-    why, backtracked = await _reason(node, (version, file), nodes, environment, request, view)
+    why, backtracked = await _reason(node, (version, file), graph)
     is_preferred = request.release_of(node.name, BoundKind.PREFERRED) == node.version
     if why == _NO_SET and (is_preferred or request.is_kept(node.name, node.version)):
         why, backtracked = f"{node.version} is kept, which fits too", False
@@ -323,14 +390,12 @@ async def _newest(
 async def _reason(
     node: _Node,
     candidate: tuple[Version, ListedFile],
-    nodes: Mapping[str, _Node],
-    environment: Mapping[str, str],
-    request: PypiRequest,
-    view: View,
+    graph: _Graph,
 ) -> tuple[str, bool]:
     """Why another release of a package was not taken, and whether the resolver backtracked: nothing excludes it, but
     its own requirements do not fit the others.
     """
+    request, view = graph.request, graph.view
     version, file = candidate
     python = request.target.python.version
     if why := "; ".join(_excluding(node, version, request)):
@@ -344,29 +409,27 @@ async def _reason(
     release = node.name, version
     if reason := request.excluded().get(release) or view.observed().unreadable.get(release):
         return reason, False
-    required = applicable(declared(metadata), environment, frozenset(node.extras))
-    return await _unmet(required, nodes, view)
+    required = applicable(declared(metadata), graph.environment, frozenset(node.extras))
+    return await _unmet(required, graph)
 
 
-async def _preferred(
-    node: _Node, nodes: Mapping[str, _Node], environment: Mapping[str, str], request: PypiRequest, view: View
-) -> Rejected | None:
+async def _preferred(node: _Node, graph: _Graph) -> Rejected | None:
     """The version that the spec prefers, with the reason why another one is locked."""
+    request = graph.request
     preferred = request.release_of(node.name, BoundKind.PREFERRED)
     if preferred not in (None, node.version) and request.is_kept(node.name, node.version):
         return Rejected(str(preferred), "the lock that this one follows has another version")
-    return await _not_chosen(preferred, node, nodes, environment, request, view)
+    return await _not_chosen(preferred, node, graph)
 
 
-async def _moved(
-    node: _Node, nodes: Mapping[str, _Node], environment: Mapping[str, str], request: PypiRequest, view: View
-) -> str | None:
+async def _moved(node: _Node, graph: _Graph) -> str | None:
     """Why a package does not have the release of the lock before any more, unless the spec's own lines exclude it."""
+    request = graph.request
     old = request.release_of(node.name, *OLD_PINS)
     if old is not None and old.public == node.version.public:
         # Another build of it.
         return None
-    found = await _not_chosen(old, node, nodes, environment, request, view)
+    found = await _not_chosen(old, node, graph)
     if found is None or found.why.startswith(BY_SPEC):
         return None
     return f"{node.name} {found.version} -> {node.version}: {found.why}"
@@ -375,12 +438,10 @@ async def _moved(
 async def _not_chosen(
     version: Version | None,
     node: _Node,
-    nodes: Mapping[str, _Node],
-    environment: Mapping[str, str],
-    request: PypiRequest,
-    view: View,
+    graph: _Graph,
 ) -> Rejected | None:
     """A version that was preferred, with the reason why another one is locked; None if it is locked."""
+    request, view = graph.request, graph.view
     if version is None or version == node.version or node.name in view.rules.direct:
         return None
     text = str(version)
@@ -391,7 +452,7 @@ async def _not_chosen(
     }
     if files:
         file = files[min(files)]
-        why, _ = await _reason(node, (version, file), nodes, environment, request, view)
+        why, _ = await _reason(node, (version, file), graph)
         if why == _NO_SET and file.yanked is not None:
             why = f"it was yanked{f' ({file.yanked})' if file.yanked else ''}"
         return Rejected(text, why)
@@ -406,8 +467,9 @@ async def _not_chosen(
     return Rejected(text, no_wheel_for(request.target))
 
 
-async def _unmet(required: Iterable[Requirement], nodes: Mapping[str, _Node], view: View) -> tuple[str, bool]:
+async def _unmet(required: Iterable[Requirement], graph: _Graph) -> tuple[str, bool]:
     """The requirement of a newer release that the other pins do not meet, and whether the resolver backtracked."""
+    view = graph.view
     for requirement in required:
         name = normalised(requirement.name)
         needs = f"needs {without_marker(requirement)}, and"
@@ -415,7 +477,7 @@ async def _unmet(required: Iterable[Requirement], nodes: Mapping[str, _Node], vi
             if not requirement.specifier.contains(provider.version, prereleases=True):
                 return f"{needs} {provider}", True
             continue
-        other = nodes.get(name)
+        other = graph.nodes.get(name)
         if other is None or requirement.specifier.contains(other.version, prereleases=True):
             continue
         if bound := await _bound_of_spec(other, requirement, view):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
 from packaging.specifiers import SpecifierSet
+from packaging.tags import Tag
 from packaging.version import Version
 
 from envspec.facts import Facts
@@ -110,95 +111,162 @@ def target_request(
         NoSolution: a package that its index cannot provide.
         RefusedValues: wheels by URL that the target cannot load, a package with two addresses or two overrides.
     """
-    environment = marker_environment(target)
-    required = [requirement for requirement in spec.pip.dependencies if requirement.applies_to(environment)]
-    bounds = [requirement for requirement in spec.pip.constraints if requirement.applies_to(environment)]
-    tags = tuple(wheel_tags(target))
-    provided, found = given.provided, given.found
-    existing = shown(found, environment) if found else {}
-    provided = {**provided, **existing}
-    check_conflicts(required, bounds, spec.pip, provided)
-    _check_addresses(spec, target)
-    by_url = [r for r in required if r.kind is RequirementKind.WHEEL_URL]
-    direct = {r.name: given.wheels[str(r.without_credentials().url)] for r in by_url}
-    _check_loadable(spec, direct, TagRanks(tags), target)
-    sources = {r.name: given.sources[str(r)] for r in required if str(r) in given.sources}
-    direct |= {name: _served(source, name) for name, source in sources.items()}
-    elsewhere = direct.keys() | provided.keys() | {r.name for r in (*required, *bounds) if spec.pip.index_for(r.name)}
-    labelled = [r for r in (*required, *bounds) if "torch" not in elsewhere and _names_build(r, elsewhere)]
-    required = [without_label(r)[0] if r in labelled else r for r in required]
-    bounds = [without_label(r)[0] if r in labelled else r for r in bounds]
-    from_default = [r for r in required if r.name not in elsewhere]
-    if conflict := torch_family_conflict({r.name: (Dependent(SPEC, str(r)),) for r in from_default}, provided):
-        raise conflict
-    specifiers = _specifiers(r for r in (*required, *bounds) if r.name not in elsewhere)
+    lines = _lines_of(spec, target, given)
     overrides = _overrides(spec, target)
-    names = {r.name for r in required}
-    family = {name: specifier for name, specifier in specifiers.items() if name in names}
-    of_cuda = has_cuda(spec, target.platform) or bool(found and found.torch_build.startswith("cu"))
+    of_cuda = has_cuda(spec, target.platform) or bool(given.found and given.found.torch_build.startswith("cu"))
     family_facts = facts if of_cuda else facts.without_cuda()
-    build, requested = BuildChoice(None, "torch is from elsewhere", ""), SpecifierSet()
-    if "torch" not in elsewhere:
-        if mismatch := family_mismatch(family_facts, family):
+    requested = SpecifierSet()
+    if "torch" not in lines.elsewhere:
+        requested = lines.specifiers.get("torch", SpecifierSet()) & (overrides.get("torch") or SpecifierSet())
+        if mismatch := family_mismatch(family_facts, lines.family):
             raise mismatch
-        requested = specifiers.get("torch", SpecifierSet()) & (overrides.get("torch") or SpecifierSet())
-        build = _torch_build(spec, target, facts, cutoffs, requested, labelled, specifiers.keys())
-    elif found is not None and "torch" in existing:
-        build = _build_of_found(found, family, family_facts, target)
-    pytorch = _pytorch_index(build, urls.pytorch)
+        build = _torch_build(spec, target, facts, cutoffs, requested, lines)
+    elif given.found is not None and "torch" in given.found.packages:
+        build = _build_of_found(given.found, lines.family, family_facts, target)
+    else:
+        build = BuildChoice(None, "torch is from elsewhere", "")
     rules = Rules(
         as_of=cutoffs.others or cutoffs.as_of,
-        tags=tags,
+        tags=lines.tags,
         default=PackageIndex(DEFAULT_INDEX, urls.default),
-        routes=(*routes_of(indexes_of(spec)), *(Route(name, pytorch) for name in INDEX_FAMILY if pytorch)),
+        routes=_routes(spec, build, urls.pytorch),
         cutoffs=cutoffs.names,
-        direct=direct,
+        direct=lines.direct,
         corrections=_corrections(family_facts),
-        provided=provided,
-        sources=sources,
+        provided=lines.provided,
+        sources=lines.sources,
         overrides=overrides,
-        extensions=_extensions(spec, target, facts, build, requested, _given_torch(direct, provided)),
+        extensions=_extensions(spec, target, facts, build, requested, _given_torch(lines.direct, lines.provided)),
     )
-    why = "; ".join(filter(None, (build.why, build.left_out)))
-    all_bounds = [Bound(str(each)) for each in bounds]
-    if found is not None:
-        all_bounds += bounds_of(found, environment)
-    if build.constraint:
-        all_bounds.append(Bound(f"torch{build.constraint}", reason=why if build.left_out else ""))
-    all_bounds += [
-        Bound(f"{each.name}=={_of_build(each, build)}", BoundKind.PREFERRED)
-        for each in spec.pip.prefer
-        if each.applies_to(environment)
-    ]
-    request = PypiRequest(target, tuple(_line(r, direct) for r in required), tuple(all_bounds))
+    required = tuple(_line(each, lines.direct) for each in lines.required)
     return TargetRequest(
-        request,
+        PypiRequest(target, required, tuple(_bounds(spec, lines, build, given.found))),
         rules,
-        environment,
+        lines.environment,
         _identity(spec, rules, family_facts),
         # Beside a bound torch, a resolver tries these from the newest release down until one accepts that torch.
-        tuple(name for name in MEMBERS if {name, "torch"} <= family.keys()),
-        _decisions(build, why, target),
+        tuple(name for name in MEMBERS if {name, "torch"} <= lines.family.keys()),
+        _decisions(build, target),
         tuple(filter(None, (build.left_out, build.warning))),
         build.serves_gpus,
         build.refused,
     )
 
 
-def _decisions(build: BuildChoice, why: str, target: Target) -> tuple[Decision, ...]:
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """The lines of a spec that apply to one target.
+
+    environment: for markers.
+    tags: of the wheels that the target loads.
+    required: requirements; without labels that name the build of the torch family.
+    bounds: constraints, likewise.
+    labelled: the lines with such labels, as they are written.
+    direct: what is from no index and installed, by name.
+    sources: what of it is built.
+    provided: what is there without being installed.
+    elsewhere: the names that neither the default index nor PyTorch's decides.
+    """
+
+    environment: Mapping[str, str]
+    tags: tuple[Tag, ...]
+    required: Sequence[Requirement]
+    bounds: Sequence[Requirement]
+    labelled: Sequence[Requirement]
+    direct: Mapping[str, ListedFile]
+    sources: Mapping[str, BuiltSource]
+    provided: Mapping[str, ProvidedPackage]
+    elsewhere: Set[str]
+
+    @property
+    def specifiers(self) -> dict[str, SpecifierSet]:
+        """What all lines on a name allow together."""
+        found: dict[str, SpecifierSet] = {}
+        for line in (*self.required, *self.bounds):
+            if line.name not in self.elsewhere:
+                found[line.name] = found.get(line.name, SpecifierSet()) & line.specifier
+        return found
+
+    @property
+    def family(self) -> dict[str, SpecifierSet]:
+        """The same for the names that are required."""
+        names = {line.name for line in self.required}
+        return {name: specifier for name, specifier in self.specifiers.items() if name in names}
+
+
+def _lines_of(spec: Spec, target: Target, given: GivenPackages) -> _Lines:
+    environment = marker_environment(target)
+    required = [line for line in spec.pip.dependencies if line.applies_to(environment)]
+    bounds = [line for line in spec.pip.constraints if line.applies_to(environment)]
+    provided = dict(given.provided)
+    if given.found is not None:
+        provided |= shown(given.found, environment)
+    check_conflicts(required, bounds, spec.pip, provided)
+    _check_addresses(spec, target)
+    tags = tuple(wheel_tags(target))
+    direct, sources = _from_no_index(spec, required, given, TagRanks(tags), target)
+    of_index = {line.name for line in (*required, *bounds) if spec.pip.index_for(line.name)}
+    elsewhere = {*direct, *provided, *of_index}
+    labelled: list[Requirement] = []
+    if "torch" not in elsewhere:
+        labelled = [line for line in (*required, *bounds) if _names_build(line, elsewhere)]
+        required = _unlabelled(required, labelled)
+        bounds = _unlabelled(bounds, labelled)
+    from_default = {line.name: (Dependent(SPEC, str(line)),) for line in required if line.name not in elsewhere}
+    if conflict := torch_family_conflict(from_default, provided):
+        raise conflict
+    return _Lines(environment, tags, required, bounds, labelled, direct, sources, provided, elsewhere)
+
+
+def _from_no_index(
+    spec: Spec, required: Sequence[Requirement], given: GivenPackages, ranks: TagRanks, target: Target
+) -> tuple[dict[str, ListedFile], dict[str, BuiltSource]]:
+    """What the required lines name by URLs, folders and repositories, by name; what of it is built.
+
+    Raises:
+        RefusedValues: the target cannot load a wheel.
+    """
+    by_url = [line for line in required if line.kind is RequirementKind.WHEEL_URL]
+    direct = {line.name: given.wheels[str(line.without_credentials().url)] for line in by_url}
+    _check_loadable(spec, direct, ranks, target)
+    sources = {line.name: given.sources[str(line)] for line in required if str(line) in given.sources}
+    return direct | {name: _served(source, name) for name, source in sources.items()}, sources
+
+
+def _unlabelled(lines: Sequence[Requirement], labelled: Sequence[Requirement]) -> list[Requirement]:
+    return [without_label(line)[0] if line in labelled else line for line in lines]
+
+
+def _routes(spec: Spec, build: BuildChoice, pytorch_url: str) -> tuple[Route, ...]:
+    routes = routes_of(indexes_of(spec))
+    pytorch = _pytorch_index(build, pytorch_url)
+    if pytorch is not None:
+        routes += tuple(Route(name, pytorch) for name in INDEX_FAMILY)
+    return routes
+
+
+def _bounds(spec: Spec, lines: _Lines, build: BuildChoice, found: FoundEnvironment | None) -> Iterator[Bound]:
+    for line in lines.bounds:
+        yield Bound(str(line))
+    if found is not None:
+        yield from bounds_of(found, lines.environment)
+    if build.constraint:
+        yield Bound(f"torch{build.constraint}", reason=_why(build) if build.left_out else "")
+    for line in spec.pip.prefer:
+        if line.applies_to(lines.environment):
+            yield Bound(f"{line.name}=={_of_build(line, build)}", BoundKind.PREFERRED)
+
+
+def _why(build: BuildChoice) -> str:
+    return "; ".join(filter(None, (build.why, build.left_out)))
+
+
+def _decisions(build: BuildChoice, target: Target) -> tuple[Decision, ...]:
     if not build.source:
         return ()
     origin = "the default index" if build.url is None else f"PyTorch's index of {build.variant}"
     value = f"{build.variant or 'default'} from {origin}"
-    return (Decision("torch.build", value, why, build.source, target.platform),)
-
-
-def _specifiers(requirements: Iterable[Requirement]) -> dict[str, SpecifierSet]:
-    """What all requirements on a name allow together."""
-    found: dict[str, SpecifierSet] = {}
-    for r in requirements:
-        found[r.name] = found.get(r.name, SpecifierSet()) & r.specifier
-    return found
+    return (Decision("torch.build", value, _why(build), build.source, target.platform),)
 
 
 def _names_build(requirement: Requirement, elsewhere: Set[str]) -> bool:
@@ -207,17 +275,12 @@ def _names_build(requirement: Requirement, elsewhere: Set[str]) -> bool:
     return is_of_family and bool(without_label(requirement)[1])
 
 
-def _torch_build(  # noqa: PLR0913, PLR0917
-    spec: Spec,
-    target: Target,
-    facts: Facts,
-    cutoffs: Cutoffs,
-    requested: SpecifierSet,
-    labelled: Sequence[Requirement],
-    named: Set[str],
+def _torch_build(
+    spec: Spec, target: Target, facts: Facts, cutoffs: Cutoffs, requested: SpecifierSet, lines: _Lines
 ) -> BuildChoice:
-    """labelled: the requirements whose labels name the build; `requested` has no label but that of an override.
-    named: what the spec requires. A spec may state a CUDA for other packages alone: it is an error if one brings torch.
+    """A spec may state a CUDA for other packages alone: it is an error if one of them brings torch.
+
+    requested: versions of torch, with no label but that of an override.
 
     Raises:
         NoSuchBuild: there is none for the CUDA, and the spec requires torch or one of its family.
@@ -225,12 +288,12 @@ def _torch_build(  # noqa: PLR0913, PLR0917
     """
     cuda, as_of = spec.cuda_on(target.platform), cutoffs.names.get("torch", cutoffs.as_of)
     wish = CudaChoice.CPU if cuda is None else cuda.version or CudaChoice.ANY
-    labels = {label: bare for bare, label in map(without_label, labelled)}
+    labels = {label: bare for bare, label in map(without_label, lines.labelled)}
     if len(labels) > 1:
-        lines = " and ".join(requirement.text for requirement in labelled)
-        raise FamilyMismatch(f"{lines} name different builds of torch", hint="write the same label, or none")
+        texts = " and ".join(line.text for line in lines.labelled)
+        raise FamilyMismatch(f"{texts} name different builds of torch", hint="write the same label, or none")
     for label, bare in labels.items():
-        wish = cuda_of_label(labelled[0].text, label, wish)
+        wish = cuda_of_label(lines.labelled[0].text, label, wish)
         rows = [row for row in facts.members if row.package == bare.name and bare.specifier.contains(row.version)]
         requested &= SpecifierSet(rows[0].torch if len(rows) == 1 else "")
     machines = ANY_MACHINE
@@ -240,7 +303,7 @@ def _torch_build(  # noqa: PLR0913, PLR0917
     try:
         build = choose_build(facts, requested, wish, target.platform, as_of, machines)
     except NoSuchBuild as error:
-        if not named.isdisjoint(INDEX_FAMILY):
+        if not lines.specifiers.keys().isdisjoint(INDEX_FAMILY):
             raise
         return BuildChoice(None, "", "", refused=error)
     if split_label(requested)[1] and build.variant:
