@@ -234,30 +234,25 @@ class SdistBuilds:
         """Raise the error for all sdists that may not be built, and those whose builds failed, if there are any."""
         if not (refused or failures):
             return
-        failed = sorted(failures, key=lambda each: each[1].message)
-        text = "\n".join(f"{sdist.described()}{error.message.removeprefix(error.of)}" for sdist, error in failed)
-        hints = [*_hints([error for _, error in failed]), *self._gpu_hints(requests, refused)]
+        sorted_failures = sorted(failures, key=lambda each: each[1].message)
+        failed = [sdist for sdist, _ in sorted_failures]
+        lines = [f"{sdist.described()}{error.message.removeprefix(error.of)}" for sdist, error in sorted_failures]
+        lines += _warnings_about([*refused, *failed], resolutions)
+        hints = [*_hints([error for _, error in sorted_failures]), *self._gpu_hints(requests, refused)]
         beside = sorted({each.name for each in refused if each.error == REQUIRES_TORCH})
         if beside and _have_torch(resolutions):
             hints.append(torch_hint(beside))
-        unbuilt = {f"{each.name} {each.version} is from " for each in (*refused, *(sdist for sdist, _ in failed))}
-        old = (text for part in resolutions for text in part.warnings if text.startswith(tuple(unbuilt)))
-        text = "\n".join(filter(None, [text, *old]))
-        if refused:
-            named = [self._state.facts.misnamed.get(each.name) for each in refused]
-            wheels = dict.fromkeys(row.hint for row in named if row and row.sdists)
-            elsewhere = "\n  or ".join(filter(None, (*wheels, await self._elsewhere(requests, refused))))
-            target, allowed = requests[0].request.target, self._state.spec.pip.build.packages
-            raise NeedsSdist(
-                refused,
-                target,
-                allowed,
-                other=text,
-                hints=hints,
-                elsewhere=elsewhere,
-                failed=[each for each, _ in failed],
-            )
-        raise UnusableSdists(text, [each for each, _ in failed], "\n  and ".join(hints))
+        if not refused:
+            raise UnusableSdists("\n".join(lines), failed, "\n  and ".join(hints))
+        raise NeedsSdist(
+            refused,
+            requests[0].request.target,
+            self._state.spec.pip.build.packages,
+            other="\n".join(lines),
+            hints=hints,
+            elsewhere=await self._elsewhere(requests, refused),
+            failed=failed,
+        )
 
     def _may_try(self, name: str) -> bool:
         """Whether an sdist may be built to see what it needs; of extensions it is known that it is torch and nvcc."""
@@ -276,6 +271,12 @@ class SdistBuilds:
             yield f"name the GPUs to compile for, such as:\n    {GPUS_LINES}"
 
     async def _elsewhere(self, requests: Sequence[TargetRequest], refused: Sequence[UnbuiltSdist]) -> str:
+        """Where there are wheels of these projects."""
+        named = [self._state.facts.misnamed.get(each.name) for each in refused]
+        others = list(dict.fromkeys(row.hint for row in named if row and row.sdists))
+        return "\n  or ".join(filter(None, (*others, await self._of_extensions(requests, refused))))
+
+    async def _of_extensions(self, requests: Sequence[TargetRequest], refused: Sequence[UnbuiltSdist]) -> str:
         """Where there are wheels of the extensions among these sdists."""
         releases = dict.fromkeys((each.name, each.version) for each in refused)
         async with self._building(requests) as building:
@@ -394,6 +395,12 @@ def _refuse_silent(silent: Sequence[tuple[UnbuiltSdist, NoConfinement]]) -> None
         lines = sorted(sdist.described() for sdist, _ in silent)
         text = "an sdist that states what its wheel requires is locked without a build, and these do not:"
         raise NoConfinement("\n  ".join([f"{silent[0][1].message}; {text}", *lines]), hint=silent[0][1].hint)
+
+
+def _warnings_about(sdists: Iterable[UnbuiltSdist], resolutions: Iterable[Resolution]) -> list[str]:
+    """The warnings about sdists that are years old."""
+    begins = tuple(f"{each.name} {each.version} is from " for each in sdists)
+    return [text for part in resolutions for text in part.warnings if text.startswith(begins)]
 
 
 def _have_torch(resolutions: Iterable[Resolution]) -> bool:

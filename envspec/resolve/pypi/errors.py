@@ -16,7 +16,7 @@ from envspec.models import SPEC, Dependent, Target
 from envspec.names import normalised
 from envspec.resolve.pypi.extensions import no_fitting_wheel
 from envspec.resolve.pypi.found import is_release
-from envspec.resolve.pypi.index.routing import OWN_VERSION
+from envspec.resolve.pypi.index.routing import OWN_VERSION, Rules
 from envspec.resolve.pypi.index.selection import version_of
 from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import allows, missing_extras, parsed
@@ -163,24 +163,31 @@ async def no_solution_error(error: Unsolvable, request: PypiRequest, view: View)
         for name in sorted((named & view.shown) - view.rules.provided.keys())
     ]
     hints = [hint for _, hint in (*excluded, *absences) if hint] or [LOOSEN]
-    corrected = [
-        each.reason
-        for name, corrections in view.rules.corrections.items()
-        for each in corrections
-        if name in named and any(line.partition(OWN_VERSION)[0] in error.message for line in each.requires)
-    ]
-    explained = [each for each in request.of_kind(BoundKind.CONSTRAINT) if each.reason]
-    corrected += [f"{each.line}: {each.reason}" for each in explained if each.line in error.message]
+    explanations = list(_explanations(error.message, named, request, view.rules))
     proof = error.message.strip()
     is_short = len(proof) <= _SHORT_PROOF
     ours = [reason for reason, _ in (*excluded, *absences) if reason]
     last = proof if is_short else _conclusion(proof)
-    reasons = [*ours, last.rstrip(".") if corrected else last, *corrected]
+    reasons = [*ours, last.rstrip(".") if explanations else last, *explanations]
     subject = f"no solution for Python {target.python.version} on {target.platform.value}"
     details = "" if is_short else proof
     unsolvable = Unsolvable(f"{subject}: {'. '.join(reasons)}", hint="; ".join(hints), details=details)
     unsolvable.passed_over = _passed_over(target, view)
     return unsolvable
+
+
+def _explanations(message: str, named: Set[str], request: PypiRequest, rules: Rules) -> Iterator[str]:
+    """Why there are requirements in a resolver's message that neither the spec nor an index has.
+
+    named: the packages in the message.
+    """
+    for name, corrections in rules.corrections.items():
+        for correction in corrections if name in named else ():
+            if any(line.partition(OWN_VERSION)[0] in message for line in correction.requires):
+                yield correction.reason
+    for bound in request.of_kind(BoundKind.CONSTRAINT):
+        if bound.reason and bound.line in message:
+            yield f"{bound.line}: {bound.reason}"
 
 
 def _passed_over(target: Target, view: View) -> tuple[PassedOver, ...]:

@@ -10,6 +10,7 @@ from packaging.version import Version
 from envspec.errors import NoSolution
 from envspec.facts.extensions import Extensions, Label
 from envspec.facts.tables import numeric
+from envspec.models import Target
 from envspec.names import normalised
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.selection import version_of
@@ -38,40 +39,60 @@ async def no_fitting_wheel(name: str, request: PypiRequest, view: View) -> NoFit
 
     The cause is one of: the target's Python or platform, its GPUs, or its torch.
     """
-    extensions, target = view.rules.extensions, request.target
+    extensions = view.rules.extensions
     if name not in extensions or name in view.rules.direct or name in view.rules.provided:
         return None
     wheels = list(_labelled(name, await view.listed(name), extensions, request))
     if not wheels:
         return None
-    newest = max(wheel.version for wheel in wheels).public
-    index = view.rules.index_of(name)
+    index = view.rules.index_of(name).name
     loadable = [wheel for wheel in wheels if view.rank(wheel.filename) is not None]
-    sdist = f'allow its build in [pip.build]: packages = ["{name}"]' if name in view.observed().withheld else ""
     if not loadable:
-        pythons = loading_pythons([wheel.filename for wheel in wheels], target)
-        hint = f"wheels there are for Python {', '.join(pythons)}: set one of them in [env] python" if pythons else ""
-        return NoFittingWheel(
-            f"{name}: index {index.name} has wheels with labels, and none for Python {target.python.series} on "
-            f"{target.platform.value}",
-            hint=hint or f"leave {name} out on {target.platform.value}, with a marker",
-        )
+        return _none_is_loadable(name, wheels, index, request.target)
+    newest = max(wheel.version for wheel in wheels).public
+    text = f"{name} {newest}: no wheel of index {index} fits {_wanted(extensions)}"
+    ways = []
+    if name in view.observed().withheld:
+        ways = [f'allow its build in [pip.build]: packages = ["{name}"]']
     fitting = [wheel for wheel in loadable if any(map(wheel.label.fits, extensions.builds))]
-    blocked = {extensions.obstacle(name, wheel.version) for wheel in fitting} - {""}
-    text = f"{name} {newest}: no wheel of index {index.name} fits {_wanted(extensions)}"
-    if fitting and len(blocked) == 1 and not any(extensions.fits(name, wheel.version) for wheel in fitting):
+    if obstacle := _obstacle(name, fitting, extensions):
         advice = "select a release with code for it, or leave the GPU out of [cuda] gpus"
-        return NoFittingWheel(f"{text}: {blocked.pop()}", hint="; or ".join(filter(None, (advice, sdist))))
-    labels = dict.fromkeys(wheel.label for wheel in loadable)
+        return NoFittingWheel(f"{text}: {obstacle}", hint="; or ".join([advice, *ways]))
+    return _all_for_others(name, text, loadable, extensions, ways)
+
+
+def _all_for_others(
+    name: str, text: str, loadable: Sequence[_Wheel], extensions: Extensions, ways: Sequence[str]
+) -> NoFittingWheel | None:
+    """The error for wheels that are all for another torch; None if one fits. ways: others to get the extension."""
+    labels = list(dict.fromkeys(wheel.label for wheel in loadable))
     changes = [found for label in labels if (found := extensions.changes(label))]
-    there = f"its wheels there are for {_listing(labels)}"
-    if all(label.new_abi is False for label in labels):
-        there += ", with the C++ ABI before 2011"
-    advice = _least(changes)
     if changes and not min(changes)[0]:
         # One fits; something else than the spec's own torch excludes it.
         return None
-    return NoFittingWheel(f"{text}: {there}", hint="; or ".join(filter(None, (advice, sdist))) or f"leave {name} out")
+    there = f"its wheels there are for {_listing(labels)}"
+    if all(label.new_abi is False for label in labels):
+        there += ", with the C++ ABI before 2011"
+    hint = "; or ".join(filter(None, (_least(changes), *ways)))
+    return NoFittingWheel(f"{text}: {there}", hint=hint or f"leave {name} out")
+
+
+def _none_is_loadable(name: str, wheels: Iterable[_Wheel], index: str, target: Target) -> NoFittingWheel:
+    """The error for an extension without a wheel for the target's Python or platform."""
+    platform = target.platform.value
+    hint = f"leave {name} out on {platform}, with a marker"
+    if pythons := loading_pythons([wheel.filename for wheel in wheels], target):
+        hint = f"wheels there are for Python {', '.join(pythons)}: set one of them in [env] python"
+    text = f"{name}: index {index} has wheels with labels, and none for Python {target.python.series} on {platform}"
+    return NoFittingWheel(text, hint=hint)
+
+
+def _obstacle(name: str, fitting: Sequence[_Wheel], extensions: Extensions) -> str:
+    """Why no wheel that fits the target's torch has code for its GPUs; empty if that is not the cause."""
+    if any(extensions.fits(name, wheel.version) for wheel in fitting):
+        return ""
+    obstacles = {extensions.obstacle(name, wheel.version) for wheel in fitting} - {""}
+    return obstacles.pop() if len(obstacles) == 1 else ""
 
 
 async def labels_of(name: str, release: str, request: PypiRequest, view: View) -> str:
