@@ -57,7 +57,7 @@ from envspec.models import (
 )
 from envspec.names import normalised
 from envspec.operations.built_wheels import BUILT_WHEELS, find_built
-from envspec.operations.lock_state import SOURCE, LockState, Upgrade, commit_decision, is_open
+from envspec.operations.lock_state import SOURCE, LockState, Upgrade, commit_decision, lacks_wheel
 from envspec.operations.session import Session
 from envspec.origins import PYTORCH
 from envspec.registry.client import resolve_digests
@@ -433,7 +433,7 @@ class Builds:
         self._context = session.context
         self._builder = WheelBuilder(lock.name, lambda platform: lock.on(platform).base_image, session)
 
-    async def record(self, platform: Platform, wanted: Callable[[Package], bool] = is_open) -> Lock:
+    async def record(self, platform: Platform, wanted: Callable[[Package], bool] = lacks_wheel) -> Lock:
         """The lock with the wheel of every wanted source of one platform that it does not record, built.
 
         Raises:
@@ -474,7 +474,7 @@ class Builds:
         found = await self.fetch(part.packages, part)
         packages = list(part.packages)
         for number, each in enumerate(packages):
-            if is_open(each):
+            if lacks_wheel(each):
                 request = await self._request(each, part)
                 is_everywhere = each.unbuilt or (request.environment is not None and request.environment.compiler)
                 here = request if is_everywhere else replace(request, compilers=Compilers.LOCAL)

@@ -26,7 +26,7 @@ from envspec.io.files import DiskFull
 from envspec.io.tasks import run_interruptible
 from envspec.models import Library, Lock, Package, Platform, Resolution, owners_of, wrong_records_of
 from envspec.names import normalised
-from envspec.operations.lock_state import is_open
+from envspec.operations.lock_state import lacks_wheel
 from envspec.operations.shared_files import refuse_conflicts
 from envspec.verifier.compare import compare
 from envspec.verifier.installed import read_installed
@@ -216,7 +216,7 @@ async def put_wheels(request: InstallRequest, context: Context, site: staging.St
     if packages:
         total = sum(package.file.size_bytes or 0 for package in packages)
         context.reporter.progress(Step(InstallStage.WHEELS, 0, len(packages), 0, total))
-        if any(package.built or is_open(package) for package in packages):
+        if any(package.built or lacks_wheel(package) for package in packages):
             # Imports half of what images need. Not by uv: it would take build requirements from any source.
             from envspec.operations.build_wheels import Builds
             from envspec.operations.session import Session

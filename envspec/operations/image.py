@@ -30,7 +30,7 @@ from envspec.lockfile.document import identity
 from envspec.lockfile.folder import read_lock, write_folder
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import ImageId, Lock, Package, Platform, Resolution
-from envspec.operations.lock_state import is_open
+from envspec.operations.lock_state import lacks_wheel
 from envspec.operations.session import Session
 from envspec.operations.shared_files import refuse_conflicts
 from envspec.registry.reference import parse
@@ -244,7 +244,7 @@ def build(options: ImageOptions, destinations: Destinations, context: Context) -
 
 async def identify(options: ImageOptions, context: Context) -> Lock:
     """The lock with the IDs of its images, and with what their system layers and their sources' wheels are."""
-    options = await with_built(options, context, is_open)
+    options = await with_built(options, context, lacks_wheel)
     async with ImageSession(options, context) as session:
         assembled = await session.build()
     pyc = options.bytecode is Bytecode.COMPILED

@@ -44,14 +44,14 @@ BRIEF: Final = Timeouts(connect_s=5, stall_s=10, attempts=2)
 SOURCE: Final = "source."
 
 
-def is_open(package: Package) -> bool:
+def lacks_wheel(package: Package) -> bool:
     """Whether it is a source for which the lock records no wheel."""
     return package.built is None and not package.file.filename.endswith(".whl")
 
 
 def is_to_build(package: Package) -> bool:
     """Whether it is a source that is to be built before it is locked: not one that is locked unbuilt."""
-    return is_open(package) and package.unbuilt is None
+    return lacks_wheel(package) and package.unbuilt is None
 
 
 class Upgrade(Enum):
@@ -82,10 +82,11 @@ def as_of_option(text: str, now: datetime) -> datetime | Age:
 class LockRequest:
     """One spec, or one of its variants, to lock.
 
-    resolver, conda_resolver: names in `envspec.resolve`. upgrade_packages: normalised names that may move although the
-    rest stays. as_of: the date to write into the spec, of everything or of upgrade_packages. channel_repodata: channel
-    name -> a folder with its repodata, used instead of it. text: the spec's new text, to be written with the lock; None
-    for its file's.
+    resolver, conda_resolver: names in `envspec.resolve`.
+    upgrade_packages: normalised names that may move although the rest stays.
+    channel_repodata: channel name -> a folder with its repodata, used instead of it.
+    as_of: the date to write into the spec, of everything or of upgrade_packages.
+    text: the spec's new text, to be written with the lock; None for its file's.
     """
 
     spec_path: Path
@@ -113,13 +114,16 @@ class LockRequest:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """files: of the lock that a spec compiles to; none if its lock stays as it is. read: the spec's text. spec: its new
-    one, if the request changes it.
+    """What a spec compiles to.
+
+    files: of its lock; none if that stays as it is.
+    original_text: of the spec.
+    new_text: of the spec, if the request changes it.
     """
 
     files: Mapping[str, bytes]
-    read: str = ""
-    spec: bytes | None = None
+    original_text: str = ""
+    new_text: str | None = None
 
 
 def variants_of(request: LockRequest) -> tuple[LockRequest, ...]:
@@ -132,8 +136,10 @@ def variants_of(request: LockRequest) -> tuple[LockRequest, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Beneath:
-    """What is there before the lock's packages, on platforms where there is anything. image: the base image that has
-    it, with the digests by which it was read.
+    """What is there before the lock's packages.
+
+    found: on platforms where there is anything.
+    image: the base image that has it, with the digests by which it was read.
     """
 
     found: Mapping[Platform, FoundEnvironment] = field(default_factory=dict)
@@ -142,13 +148,19 @@ class Beneath:
 
 @dataclass(frozen=True, slots=True)
 class LockState:
-    """What the stages of one lock share. started: the time of this run. upgraded: what `--upgrade-package` may move.
+    """What the stages of one lock share.
 
-    document: the spec, parsed. as_of: up to when releases are considered, except for packages with a time of their own.
-    newest: up to when those of `upgraded` are. old: what of the existing lock may decide anything. before: that lock,
-    whose recorded images and built wheels hold for the new one if all that they follow from is the same. base: the lock
-    of the spec itself, whose versions its variant prefers; base_sha256: of what it installs. beneath: what it is
-    installed on top of.
+    document: the spec, parsed.
+    old: what of the existing lock may decide anything.
+    started: the time of this run.
+    as_of: up to when releases are considered, except for packages with a time of their own.
+    newest: up to when releases of `upgraded` are considered.
+    upgraded: what `--upgrade-package` may move.
+    before: the existing lock, whose recorded images and built wheels hold for the new one if all that they follow from
+        is the same.
+    base: the lock of the spec itself, whose versions its variant prefers.
+    base_sha256: of what that installs.
+    beneath: what the lock is installed on top of.
     """
 
     request: LockRequest

@@ -46,9 +46,9 @@ def compile_all(
     made: list[Compiled | EnvspecError] = []
     while len(made) < len(pending) and not (made and isinstance(made[0], EnvspecError)):
         found = _compiled(pending[len(made)], context_of, made[0] if made else None, text, cached=cached)
-        if made and isinstance(found, Compiled) and found.spec is not None:
+        if made and isinstance(found, Compiled) and found.new_text is not None:
             # `--upgrade-package` of a variant gives dates to packages in the spec, which all share.
-            text = found.spec.decode()
+            text = found.new_text
             done = len(made) + 1
             pending[:done] = [replace(each, upgrade_packages=(), as_of=None) for each in pending[:done]]
             made = []
@@ -84,19 +84,21 @@ def write_all(requests: Sequence[LockRequest], made: Sequence[Compiled]) -> list
     for request in requests:
         # Another run may have locked another spec meanwhile.
         check_owner(request)
-    path, spec = requests[0].spec_path, made[0].spec
-    if spec is not None:
+    path, new_text = requests[0].spec_path, made[0].new_text
+    if new_text is not None:
         from envspec.spec.load import read_text
 
-        if read_text(path) != made[0].read:
+        if read_text(path) != made[0].original_text:
             raise UsageError(f"{path} was changed while it was locked", hint="lock it again")
-        replace_user_file(path, spec)
+        replace_user_file(path, new_text.encode())
     changed: list[tuple[Path, ...]] = []
     try:
         for request, each in zip(requests, made, strict=True):
             changed.append(write_folder(request.directory, each.files) if each.files else ())
     except UsageError:
-        if spec is not None and not any(changed):
-            replace_user_file(path, made[0].read.encode())
+        if new_text is not None and not any(changed):
+            replace_user_file(path, made[0].original_text.encode())
         raise
-    return [(path, *changed[0]) if spec is not None else changed[0], *changed[1:]]
+    if new_text is not None:
+        changed[0] = (path, *changed[0])
+    return changed

@@ -45,7 +45,7 @@ class LockPreview:
 def preview(request: LockRequest, new: Compiled) -> LockPreview:
     """What a spec compiles to, compared with its lock."""
     changed = folder_changes(request.directory, new.files)
-    if new.spec is not None:
+    if new.new_text is not None:
         changed = (request.spec_path, *changed)
     made = load(new.files[LOCK_FILE].decode(), LOCK_FILE)
     diff = None
@@ -63,7 +63,7 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None, text
     file's.
     """
     started = context.now().replace(microsecond=0)
-    written = base.spec.decode() if base and base.spec else read_text(request.spec_path)
+    written = base.new_text if base and base.new_text else read_text(request.spec_path)
     new_text = text if text is not None else request.text
     text = written if new_text is None or base else new_text
     if not request.variant:
@@ -110,7 +110,7 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None, text
             remember_ours(store, files[LOCK_FILE])
             if key is not None and store.is_settled and _is_repeatable(lock, spec):
                 remember(store, key, files, warnings)
-    return Compiled(files, written, None if text == written else text.encode())
+    return Compiled(files, written, None if text == written else text)
 
 
 def _is_repeatable(lock: Lock, spec: Spec) -> bool:

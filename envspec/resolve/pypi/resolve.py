@@ -45,16 +45,19 @@ _NAMED: Final = 3
 class TargetRequest:
     """One target's request with everything that decides its result, and what was decided to make it.
 
+    environment: for markers.
     identity: JSON of all that decides the rules (indexes, `as_of`, facts), without credentials: rules contain
-    functions, which cannot be compared. walked: names of which a resolver will try one release after another.
-    serves_gpus: see `BuildChoice`. no_torch: why torch can't be in the resolution.
+        functions, which cannot be compared.
+    tried_in_turn: names of which a resolver will try one release after another.
+    serves_gpus: see `BuildChoice`.
+    no_torch: why torch can't be in the resolution.
     """
 
     request: PypiRequest
     rules: Rules
     environment: Mapping[str, str]
     identity: object
-    walked: tuple[str, ...] = ()
+    tried_in_turn: tuple[str, ...] = ()
     decisions: tuple[Decision, ...] = ()
     warnings: tuple[str, ...] = ()
     serves_gpus: bool = True
@@ -171,8 +174,8 @@ async def _resolve_fresh(
             await asyncio.to_thread(import_module, "aiohttp.web")
             client.http = None if context.is_offline else await stack.enter_async_context(open_http(context.environ))
             await stack.enter_async_context(serve(views, loopback))
-            walked = [(views[each.view_key], name) for each in requests.values() for name in each.walked]
-            guesses += [asyncio.ensure_future(view.prefetch(name)) for view, name in walked]
+            tried_in_turn = [(views[each.view_key], name) for each in requests.values() for name in each.tried_in_turn]
+            guesses += [asyncio.ensure_future(view.prefetch(name)) for view, name in tried_in_turn]
             await asyncio.to_thread(meanwhile)
             return dict(zip(requests, await asyncio.gather(*tasks), strict=True))
         except RefusedLines as error:
