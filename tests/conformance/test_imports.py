@@ -22,9 +22,9 @@ from tests.support.machines.suite import (
     fake_torch,
     make_request,
     started,
-    wait_for,
     worker_of,
 )
+from tests.support.waits import wait_for
 
 HERE = Path(sys.executable)
 #: Whoever imports it says so by files of its check's name. The process that waits has no other files to be known by.
@@ -238,7 +238,7 @@ def test_a_suite_that_is_ended_leaves_none_that_waits(tmp_path: Path, number: si
     environ = fake_torch(tmp_path / "fake", _TORCH, body)
     requested = make_request("device", "matmul", "amp", preimports=2)
     with started(HERE, requested, tmp_path / "run", environ) as process:
-        wait_for(tmp_path / "fake" / "torch" / "hangs")
+        wait_for((tmp_path / "fake" / "torch" / "hangs").exists)
         os.kill(worker_of(process) if target == "worker" else process.pid, number)
         process.wait(PATIENCE_S)
     assert_nothing_stays(tmp_path / "run")

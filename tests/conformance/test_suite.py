@@ -34,9 +34,9 @@ from tests.support.machines.suite import (
     fake_torch,
     make_request,
     started,
-    wait_for,
     worker_of,
 )
+from tests.support.waits import wait_for
 
 HERE = Path(sys.executable)
 #: Leads a session of its own, ignores SIGTERM and has lost its parent: as torchrun's workers do, and worse.
@@ -241,7 +241,7 @@ def test_a_suite_that_is_ended_leaves_its_results_and_no_process(
 ) -> None:
     bad = fake_torch(tmp_path / "bad", _ORPHAN, SECOND_HANGS, GOOD)
     with started(HERE, make_request("device", "pyg"), tmp_path / "run", bad) as process:
-        wait_for(tmp_path / "bad" / "torch" / "hangs")
+        wait_for((tmp_path / "bad" / "torch" / "hangs").exists)
         os.kill(worker_of(process) if target == "worker" else process.pid, number)
         # Within the time that the orphan is given: later, Python itself is ending and takes no more signals.
         for _ in range(5 if target == "suite, twice" else 0):
@@ -259,7 +259,7 @@ def test_orphans_are_ended_after_their_check_and_another_suite_is_left_alone(tmp
     slow = fake_torch(tmp_path / "slow", SECOND_HANGS.replace("600", "2"), GOOD)
     (tmp_path / "slow" / "torch" / "begun").touch()
     with started(HERE, make_request("device"), tmp_path / "run", slow) as process:
-        wait_for(tmp_path / "slow" / "torch" / "hangs")
+        wait_for((tmp_path / "slow" / "torch" / "hangs").exists)
         assert _device(tmp_path / "other", _ORPHAN, GOOD)["status"] == "not run"
         assert process.wait(PATIENCE_S) == 0
     (result,) = json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))["results"]

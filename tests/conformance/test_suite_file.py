@@ -27,6 +27,7 @@ from tests.support.machines import NotRun, interpreters, suite
 from tests.support.machines.stack import spoiled
 from tests.support.machines.suite import GOOD, PATIENCE_S, SECOND_HANGS, fake_torch
 from tests.support.user import User
+from tests.support.waits import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +208,7 @@ def test_a_run_that_is_ended_writes_what_it_has(archive: Path, tmp_path: Path, n
     with subprocess.Popen(
         command, env=_environ(tmp_path, stack), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
-        suite.wait_for(tmp_path / "stack" / "torch" / "hangs")
+        wait_for((tmp_path / "stack" / "torch" / "hangs").exists)
         process.send_signal(number)
         assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
     deadline = time.monotonic() + PATIENCE_S

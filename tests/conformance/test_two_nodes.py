@@ -15,6 +15,7 @@ import pytest
 from tests.support.machines.netns import Namespace
 from tests.support.machines.stack import at_loss
 from tests.support.machines.suite import SuiteOutput, assert_nothing_left, make_request, processes, run
+from tests.support.waits import wait_for
 
 pytestmark = pytest.mark.stack
 
@@ -45,13 +46,6 @@ def _order(checks: list[str], nodes: tuple[Namespace, Namespace], rank: int) -> 
     return make_request(*checks, world_size=1, nodes=rendezvous)
 
 
-def _wait_for(path: Path) -> None:
-    deadline = time.monotonic() + _REACHED_S
-    while not path.exists():
-        assert time.monotonic() < deadline, f"nobody came as far as {path.name}"
-        time.sleep(0.05)
-
-
 def test_both_pass_and_are_equal_bit_by_bit(torch_29: Path, nodes: tuple[Namespace, Namespace], tmp_path: Path) -> None:
     with _running(torch_29, nodes, tmp_path, ["ddp", "fsdp"], {}) as running:
         both = [each.result() for each in running]
@@ -68,7 +62,7 @@ def test_a_node_that_dies_is_named_by_the_other(
     reached = tmp_path / "reached"
     fault = at_loss(tmp_path / "fault", f"import time; open({str(reached)!r}, 'w').close(); time.sleep(3600)")
     with _running(torch_29, nodes, tmp_path, ["ddp"], fault) as running:
-        _wait_for(reached)
+        wait_for(reached.exists)
         time.sleep(_WORD_S)
         for each in processes(tmp_path / "1"):
             # What dies with a machine dies at once: also what would have had a word to say.
@@ -93,7 +87,7 @@ def test_a_node_whose_link_is_down_is_named_by_the_other(
         time.sleep(0.05)
     """
     with _running(torch_26, nodes, tmp_path, ["ddp"], at_loss(tmp_path / "fault", fault)) as running:
-        _wait_for(reached)
+        wait_for(reached.exists)
         time.sleep(_WORD_S)
         nodes[1].cut()
         cut.touch()

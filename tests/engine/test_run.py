@@ -28,6 +28,7 @@ from envspec.engine.container import LABEL
 from tests.support.machines import NotRun, program
 from tests.support.machines.driver import records
 from tests.support.machines.engine import OwnEngine, connect, image_of_programs
+from tests.support.waits import free_port, wait_for
 
 pytestmark = pytest.mark.engine
 
@@ -173,19 +174,9 @@ def test_nobody_reads_the_output_any_more(image: str) -> None:
 def wait_for_container() -> None:
     client = connect()
     try:
-        until = time.monotonic() + PATIENCE_S
-        while not client.api.containers(filters={"label": f"{LABEL}=tiny-1.0", "status": "running"}):
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        wait_for(lambda: client.api.containers(filters={"label": f"{LABEL}=tiny-1.0", "status": "running"}))
     finally:
         client.close()
-
-
-def wait_until_none(client: DockerClient, label: str) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while client.api.containers(all=True, filters={"label": label}):
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 def test_a_run_that_is_killed_leaves_no_container(image: str, engine: DockerClient) -> None:
@@ -193,7 +184,7 @@ def test_a_run_that_is_killed_leaves_no_container(image: str, engine: DockerClie
         wait_for_container()
         process.kill()
         process.wait(PATIENCE_S)
-        wait_until_none(engine, f"{LABEL}=tiny-1.0")
+        wait_for(lambda: not engine.api.containers(all=True, filters={"label": f"{LABEL}=tiny-1.0"}))
 
 
 def test_what_waits_for_that_goes_with_the_run(image: str) -> None:
@@ -367,12 +358,6 @@ def fetched(port: int, process: subprocess.Popen[bytes]) -> bytes:
             assert time.monotonic() < until
             assert process.poll() is None, process.communicate()
             time.sleep(0.1)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from envspec.models import Service
-from tests.support.machines.services import Place, free_port, lay, wait_for
+from tests.support.machines.services import Place, lay
+from tests.support.waits import free_port, wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="not run: images are for Linux")
 

@@ -41,6 +41,8 @@ python = "3.11.2"
 #: What proves that an image runs: its Python, the packages in it, their versions.
 SHOW = "import big, importlib.metadata as m; print(big.answer, m.version('small-one'))"
 SHOWN = "42 2.0"
+#: podman asks for more than this machine may have where nothing is said, and raising limits takes rights.
+_LIMITS = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +81,11 @@ def podman() -> Iterator[list[str]]:
     with tempfile.TemporaryDirectory(prefix="envspec-") as folder:
         root = Path(folder, "root")
         command = [program("podman"), "--root", str(root), "--runroot", str(Path(folder, "run"))]
-        yield [*command, "--storage-driver", "overlay", "--events-backend", "none"]
-        calls([*command, "--storage-driver", "overlay", "image", "rm", "--all", "--force"])
+        # runc also where cgroups are of both versions at once, which Debian's crun refuses.
+        command += ["--runtime", program("runc"), "--cgroup-manager", "cgroupfs"]
+        command += ["--storage-driver", "overlay", "--events-backend", "none"]
+        yield command
+        calls([*command, "image", "rm", "--all", "--force"])
         subprocess.run([program("umount"), str(root / "overlay")], capture_output=True, check=False)
 
 
@@ -111,6 +116,26 @@ def test_podman_loads_and_unpacks_it(built: Built, form: str, podman: list[str])
         assert (root / "opt/env/lib/python3.11/site-packages/big/__init__.py").read_bytes() == ANSWER
     finally:
         calls([*podman, "image", "unmount", image])
+
+
+def runs_by_podman(podman: list[str], image: str) -> bool:
+    """Without a network."""
+    shown = "import os, big; print(big.answer, os.getuid(), os.getcwd())"
+    command = [*podman, "run", "--rm", "--network", "none", *_LIMITS, image, "python", "-c", shown]
+    return calls(command).strip() == "42 0 /workspace"
+
+
+def test_an_image_that_podman_loaded_has_its_name_and_runs(built: Built, podman: list[str]) -> None:
+    message = calls([*podman, "load", "--quiet", "--input", str(built.tars["gzip"])])
+    assert "docker.io/envspec/readers:latest" in message
+    assert runs_by_podman(podman, "docker.io/envspec/readers:latest")
+
+
+def test_podman_pulls_it(built: Built, podman: list[str]) -> None:
+    calls([*podman, "pull", "--quiet", "--tls-verify=false", built.pushed])
+    identity = calls([*podman, "image", "inspect", "--format", "{{.Id}}", built.pushed]).strip()
+    assert identity == built.id.removeprefix("sha256:")
+    assert runs_by_podman(podman, built.pushed)
 
 
 @pytest.mark.parametrize("form", ["gzip", "zstd", "none"])

@@ -27,7 +27,7 @@ from envspec.image.sources.system import SystemLayerRequest, build_system_layer,
 from envspec.models import ImageSettings, Platform, Service
 from tests.support.machines import program, standin
 from tests.support.machines.engine import created, removed, run_in
-from tests.support.machines.services import wait_for
+from tests.support.waits import wait_for
 
 # The packages come from Debian's archive, as the stand-in knows it.
 pytestmark = [pytest.mark.engine, pytest.mark.network]

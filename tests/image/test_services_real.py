@@ -17,7 +17,8 @@ import pytest
 from uv import find_uv_bin
 
 from envspec.models import Service
-from tests.support.machines.services import Place, free_port, lay, wait_for
+from tests.support.machines.services import Place, lay
+from tests.support.waits import free_port, wait_for
 
 pytestmark = [
     pytest.mark.network,

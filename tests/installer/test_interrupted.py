@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +36,7 @@ from tests.support.servers.channel import CondaServer
 from tests.support.servers.faults import Stall
 from tests.support.servers.index import IndexServer
 from tests.support.user import Ran, Running, User, command_line, refused, succeeded
+from tests.support.waits import wait_for
 
 pytestmark = pytest.mark.skipif(not this_platform().is_linux, reason="the test channel's programs are Linux's")
 
@@ -64,13 +64,6 @@ def index(serve: Serve) -> IndexServer:
 def lock(user: User, channel: CondaChannel, server: CondaServer) -> Path:
     rows = [conda_row(one, server.channel_url("forge")) for one in channel.archives]
     return write_lock(user.folder / "lock", make_lock(conda=rows, wheels=[pin(TOOL)]))
-
-
-def wait_until(what: Callable[[], object]) -> None:
-    until = time.monotonic() + _LONG_S
-    while not what():
-        assert time.monotonic() < until, "it did not come to that"
-        time.sleep(0.002)
 
 
 #: Where a run is ended.
@@ -107,7 +100,7 @@ class Scene:
         }
         for _ in range(5):
             running = starts(self.user, self.lock)
-            wait_until(lambda: signs[moment]() or self.prefix.exists())
+            wait_for(lambda: signs[moment]() or self.prefix.exists(), poll_s=0.002)
             if not self.prefix.exists():
                 return running
             # The machine looked away for as long as the moment took.
@@ -166,7 +159,7 @@ def test_a_job_in_the_background_of_a_script_ends_as_well(scene: Scene) -> None:
         stderr=subprocess.PIPE,
         text=True,
     ) as job:
-        wait_until(lambda: scene.server.requests_for(archive_path))
+        wait_for(lambda: scene.server.requests_for(archive_path), poll_s=0.002)
         job.terminate()
         stdout, stderr = job.communicate(timeout=_LONG_S)
     assert (job.returncode, stdout) == (143, ""), stderr

@@ -7,8 +7,7 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +27,7 @@ from tests.support.builders.wheels import wheel
 from tests.support.machines.suite import PATIENCE_S
 from tests.support.servers.index import IndexServer
 from tests.support.user import Ran, User, refused
+from tests.support.waits import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the suite runs on Linux only")
 
@@ -253,7 +253,7 @@ def _hanging(user: User, before: str = "") -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.PIPE,
         text=True,
     ) as child:
-        _until((user.folder / "begun").exists)
+        wait_for((user.folder / "begun").exists)
         assert _processes_of(user)
         yield child
 
@@ -263,7 +263,7 @@ def test_however_it_is_ended_nothing_is_left(user: User, temporary: Path, number
     with _hanging(user) as child:
         child.send_signal(number)
         assert child.wait(PATIENCE_S) == status
-    _until(lambda: not _processes_of(user))
+    wait_for(lambda: not _processes_of(user))
     assert not (user.folder / "receipts").exists()
     # After SIGKILL nobody can remove the folder.
     assert number == signal.SIGKILL or list(temporary.iterdir()) == []
@@ -284,13 +284,6 @@ def test_what_was_found_until_then_is_in_the_receipt(user: User, temporary: Path
     assert "once" in reasons.pop("coldstart")
     assert set(reasons.values()) == {"the suite ended before it"}
     assert list(temporary.iterdir()) == []
-
-
-def _until(come: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not come():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.05)
 
 
 def _processes_of(user: User) -> list[str]:

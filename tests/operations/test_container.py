@@ -16,12 +16,13 @@ from docker import DockerClient
 
 from envspec.engine.container import LABEL
 from envspec.models import BaseImage, ImageSettings, Lock, PinnedDigest, Platform, Python
-from tests.engine.test_run import PATIENCE_S, screen, wait_until_none
+from tests.engine.test_run import PATIENCE_S, screen
 from tests.support.builders.environments import make_lock, write_lock
 from tests.support.machines import program
 from tests.support.machines.engine import image_of_programs, removed
 from tests.support.machines.run_container import DRIVER
 from tests.support.user import Ran, User, refused
+from tests.support.waits import wait_for
 
 pytestmark = pytest.mark.engine
 
@@ -147,7 +148,7 @@ def test_a_shell_that_is_killed_leaves_no_container(place: Place) -> None:
             assert place.left(lock)
             terminal.process.kill()
             terminal.process.wait(PATIENCE_S)
-        wait_until_none(place.engine, f"{LABEL}={lock.name}")
+        wait_for(lambda: not place.engine.api.containers(all=True, filters={"label": f"{LABEL}={lock.name}"}))
 
 
 def test_a_lock_with_cuda_where_no_toolkit_is(place: Place) -> None:

@@ -14,10 +14,10 @@ import pytest
 
 from tests.support.machines import driver as made_driver
 from tests.support.machines import suite as standin
-from tests.support.machines.services import wait_for
 from tests.support.machines.slurm import NODES, Cluster, cluster
 from tests.support.machines.stack import stack
 from tests.support.user import ROOT
+from tests.support.waits import wait_for
 
 #: What jobs may take on a machine under load, in seconds.
 LONG_S: Final = 120

@@ -26,6 +26,7 @@ from tests.support.servers.faults import Stall
 from tests.support.servers.registry import Sleep
 from tests.support.tries import tries
 from tests.support.user import Running, refused
+from tests.support.waits import wait_for
 
 pytestmark = pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")
 
@@ -107,13 +108,6 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         yield Scene(**vars(servers), builder=servers.user_in(tmp_path))
 
 
-def wait_until(what: Callable[[], object]) -> None:
-    until = time.monotonic() + _LONG_S
-    while not what():
-        assert time.monotonic() < until, "it did not come to that"
-        time.sleep(0.002)
-
-
 def test_killed_at_any_moment_and_again(scene: Scene) -> None:
     builder, lock = scene.builder, scene.lock(*SMALL)
     words: tuple[str | Path, ...] = ("build", lock, *scene.outputs)
@@ -185,7 +179,7 @@ def at(moment: str, scene: Scene) -> Running:
     for _ in range(5):
         run = builder.begins("build", lock, *words)
         program = Path(f"/proc/{run.child.pid}/cmdline")
-        wait_until(lambda: sign() or not program.exists())  # noqa: B023
+        wait_for(lambda: sign() or not program.exists(), poll_s=0.002)  # noqa: B023
         if sign():
             return run
         # The machine looked away for as long as the moment took.

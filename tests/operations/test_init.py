@@ -21,9 +21,9 @@ from tests.support.builders.projects import File
 from tests.support.builders.wheels import Artifact, wheel
 from tests.support.builders.zips import record_digest
 from tests.support.machines.confinement import confined
-from tests.support.machines.services import free_port
 from tests.support.servers.index import IndexServer
 from tests.support.user import Ran, User, refused
+from tests.support.waits import free_port
 
 
 @pytest.fixture(scope="module")

@@ -29,8 +29,9 @@ from tests.security.hostile import Member, tar_of
 from tests.support.builders.environments import make_lock, write_lock
 from tests.support.builders.receipts import known, results
 from tests.support.machines.run_container import lock_of
-from tests.support.machines.services import free_port, lay, wait_for
+from tests.support.machines.services import lay
 from tests.support.user import User, refused
+from tests.support.waits import free_port, wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="containers are Linux's")
 

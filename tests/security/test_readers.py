@@ -7,7 +7,6 @@ Ctrl-C ends the run within two seconds whatever it is doing.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import os
 import re
@@ -423,43 +422,6 @@ def test_texts_that_took_long(read: Callable[[], object]) -> None:
     with suppress(ValueError):
         read()
     assert time.monotonic() - begin < 2
-
-
-#: How links were read before: of pages as indexes write them, the same is read now.
-_LINK: Final = re.compile(
-    r"""<a\b([^>"']*(?:(?:"[^"]*"|'[^']*')[^>"']*)*)>([^<]*(?:<(?!/a\b)[^<]*)*)</a\s*>""", re.IGNORECASE
-)
-_names = st.from_regex(r"victim-[0-9]{1,3}\.[0-9]{1,3}(-py3-none-any\.whl|\.tar\.gz)", fullmatch=True)
-_values = st.text(st.characters(exclude_characters="\"'", exclude_categories=("Cs", "Cc")), max_size=12)
-_blanks = st.sampled_from([" ", "\n", "  "])
-
-
-@st.composite
-def _links(draw: st.DrawFn) -> str:
-    name = draw(_names)
-    attributes = [f'href="https://files.example/{name}#sha256={hashlib.sha256(name.encode()).hexdigest()}"']
-    for key in draw(st.lists(st.sampled_from(["data-yanked", "title", "data-requires-python", "rel"]), unique=True)):
-        mark, value = draw(st.sampled_from("\"'")), draw(_values)
-        attributes.append(f"{key}={mark}{value.replace('<a', '')}{mark}")
-    spaced = "".join(draw(_blanks) + each for each in draw(st.permutations(attributes)))
-    around = draw(st.sampled_from(["%s", "<span>%s</span>", "<b><i>%s</i></b>", " %s\n"]))
-    start, end = draw(st.sampled_from([("a", "a"), ("A", "A"), ("a", "a ")]))
-    return f"<{start}{spaced}>{around % name}</{end}>"
-
-
-@given(st.lists(_links(), max_size=6), st.sampled_from(["<br/>\n", "", "<hr>", "\n<li>"]))
-def test_pages_are_read_as_before(links: list[str], between: str) -> None:
-    mark = '<meta name="pypi:repository-version" content="1.0">'
-    text = f"<!DOCTYPE html><html><head>{mark}</head><body>{between.join(links)}</body></html>"
-    found = parse_page(text.encode(), HTML, URL)
-    before = _LINK.findall(text)
-    assert len(before) == len(links)
-    assert list(found.names) == [re.sub(r"<[^>]*>", "", label).strip() for _, label in before]
-    for number, (attributes, _) in enumerate(before):
-        row = found.file(number)
-        assert row.url == re.search(r'href="([^"#]*)', attributes)[1]  # type: ignore[index]
-        assert row.sha256 == hashlib.sha256(row.filename.encode()).hexdigest()
-        assert (row.yanked is not None) is ("data-yanked" in attributes)
 
 
 # sdists

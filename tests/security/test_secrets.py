@@ -5,13 +5,9 @@ Each run shows its traceback (`--debug`), and each fault of a server is a way to
 
 from __future__ import annotations
 
-import base64
-import gzip
 import platform
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -94,22 +90,6 @@ class Planted:
 @pytest.fixture
 def user(tmp_path: Path) -> User:
     return User(tmp_path / "user", "http://127.0.0.1:9/simple/")
-
-
-def test_the_search_finds(tmp_path: Path, user: User) -> None:
-    """In an argument, in base64 beside a user, in a temporary file, in a traceback: else all tests here would pass."""
-    planted = Planted(user, secret())
-    with Watch(planted.planted) as watch:
-        subprocess.run([sys.executable, "-c", "import time; time.sleep(0.1)", planted.planted], check=True)
-    assert watch.found
-    place = user.folder / "leak"
-    for content in (
-        planted.planted.encode(),
-        base64.b64encode(f"me:{planted.planted}".encode()),
-        b"x" + gzip.compress(planted.planted.encode()),
-    ):
-        place.write_bytes(content)
-        assert holding(user.folder, planted.planted)
 
 
 # Indexes and wheels by URL

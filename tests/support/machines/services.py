@@ -6,11 +6,9 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,12 +40,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *words): pass
 http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +132,3 @@ def _stand_ins(folder: Path) -> Path:
         (folder / name).write_text(_SERVER.format(python=sys.executable))
         (folder / name).chmod(0o755)
     return python
-
-
-def wait_for(what: Callable[[], object], timeout_s: float = 15) -> None:
-    until = time.monotonic() + timeout_s
-    while not what():
-        assert time.monotonic() < until, "it did not come in time"
-        time.sleep(0.02)

@@ -52,8 +52,8 @@ from typing import Final
 
 from envspec.conformance.processes import descendants
 from tests.support.machines import NotRun, program
-from tests.support.machines.services import free_port, wait_for
 from tests.support.user import ROOT
+from tests.support.waits import free_port
 
 NODES: Final = ("node1", "node2", "node3")
 #: The cluster is up in 1 to 2 s here; a machine under load gets longer.
@@ -137,15 +137,6 @@ class Cluster:
         The controller has the node in state `down*` some seconds later.
         """
         _cut(self._machines[node])
-
-    def restart_node(self, node: str) -> None:
-        """Start slurmd of a killed node; return when the controller lets it take jobs."""
-        self._start(node, *_slurmd(node))
-        self.wait_idle(node)
-
-    def wait_idle(self, *nodes: str, timeout_s: float = STARTING_S) -> None:
-        """Wait until these nodes (default: all) take jobs and have none."""
-        wait_for(lambda: all(self.states().get(node) == "idle" for node in nodes or NODES), timeout_s)
 
     def log(self, name: str) -> str:
         """The log of `munged`, `slurmctld`, or a node."""

@@ -121,14 +121,6 @@ def fake_torch(folder: Path, *bodies: str) -> dict[str, str]:
     return {"PYTHONPATH": str(folder)}
 
 
-def wait_for(path: Path) -> None:
-    """Until a file is there."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} never came"
-        time.sleep(0.02)
-
-
 def worker_of(suite: subprocess.Popen[str]) -> int:
     """PID of the process that runs the checks."""
     (worker,) = Path(f"/proc/{suite.pid}/task/{suite.pid}/children").read_text(encoding="utf-8").split()

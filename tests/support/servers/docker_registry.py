@@ -7,7 +7,6 @@ import contextlib
 import io
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -19,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from tests.support.servers.loopback import Answer, Asked, basic, reply
 from tests.support.servers.registry import OCI_CONFIG, Blob
+from tests.support.waits import free_port
 
 PROGRAM = shutil.which("docker-registry")
 #: bcrypt of `s3cret:with:colons`, of the lowest cost.
@@ -52,12 +52,6 @@ def start(folder: Path, port: int, settings: Mapping[str, Any]) -> subprocess.Po
 def stop(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     process.wait(10)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager
