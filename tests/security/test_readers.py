@@ -384,10 +384,10 @@ def test_10000_requirements(tmp_path: Path) -> None:
     """The spec, without an index: what follows takes time by the number of packages."""
     text = '[env]\nname = "x"\npython = "3.11"\nplatforms = ["linux-64"]\n[pip]\ndependencies = [\n'
     text += "".join(f'"package-{number}>=1.{number}",\n' for number in range(10_000)) + "]\n"
-    begin = time.monotonic()
+    begin = time.process_time()
     spec = parse_spec(text, "spec.toml", datetime(2026, 11, 22, tzinfo=timezone.utc))
     assert len(spec.pip.dependencies) == 10_000
-    assert time.monotonic() - begin < 8
+    assert time.process_time() - begin < 8
 
 
 # Patterns
@@ -397,10 +397,10 @@ def test_the_largest_pages_take_time_by_their_size() -> None:
     """Each of these took minutes at 200 kB."""
     for unit in ("<a ", '<a "', "<a '", "<a><", "<a>x</a", "<", "<base ", '<base href="', "</a ", "<a></a", '<a x="<'):
         body = f"<html>{unit * (2_000_000 // len(unit))}</html>".encode()
-        begin = time.monotonic()
+        begin = time.process_time()
         with suppress(BadPage):
             parse_page(body, HTML, URL)
-        assert time.monotonic() - begin < 2, unit
+        assert time.process_time() - begin < 2, unit
 
 
 @pytest.mark.parametrize(
@@ -418,10 +418,10 @@ def test_the_largest_pages_take_time_by_their_size() -> None:
     ],
 )
 def test_texts_that_took_long(read: Callable[[], object]) -> None:
-    begin = time.monotonic()
+    begin = time.process_time()
     with suppress(ValueError):
         read()
-    assert time.monotonic() - begin < 2
+    assert time.process_time() - begin < 2
 
 
 # sdists
