@@ -57,36 +57,48 @@ def check_cuda(spec: Spec, facts: Facts, path: Path, variant: str, text: str | N
 
 def _problems(spec: Spec, platform: Platform, facts: Facts) -> Iterator[tuple[KeyPath, str, str]]:
     keys = spec.cuda_on(platform)
-    if spec.cuda is None or keys is None:
+    if keys is None:
         return
-    own = spec.cuda.platform.get(platform)
-
-    def path(key: str, *rest: int) -> KeyPath:
-        return ("cuda", *(("platform", platform.value) if own and key in own.model_fields_set else ()), key, *rest)
-
     gpus = []
     for at, name in enumerate(keys.gpus):
         try:
             gpus.append(find_gpu(facts, name))
         except UnknownGpu as error:
-            yield path("gpus", at), error.message, error.hint or ""
-    if keys.driver is None:
-        return
-    newer = unsupported(facts, keys.driver, gpus)
+            yield (*_path(spec, platform, "gpus"), at), error.message, error.hint or ""
+    if keys.driver is not None:
+        yield from _driver_problem(spec, platform, keys.driver, gpus, facts)
+
+
+def _path(spec: Spec, platform: Platform, key: str) -> KeyPath:
+    """A key of [cuda], or of its table for the platform if that has it."""
+    own = spec.cuda.platform.get(platform) if spec.cuda is not None else None
+    if own is not None and key in own.model_fields_set:
+        return ("cuda", "platform", platform.value, key)
+    return ("cuda", key)
+
+
+def _driver_problem(
+    spec: Spec, platform: Platform, driver: str, gpus: Sequence[GpuRow], facts: Facts
+) -> Iterator[tuple[KeyPath, str, str]]:
+    """What a driver is too old for, if anything."""
+    keys = spec.cuda_on(platform)
+    version = keys.version if keys is not None else None
+    newer = unsupported(facts, driver, gpus)
     older = [f"{gpu.name} (needs {first.version} or newer)" for gpu, first in newer]
     fixes = [f"remove {' and '.join(gpu.name for gpu, _ in newer)} from `gpus`"] if newer else []
-    minimum = facts.driver_of(str(keys.version)).minimum if keys.version else ""
-    if minimum and not at_least(keys.driver, minimum):
-        older.insert(0, f"CUDA {keys.version} (needs {minimum} or newer)")
+    minimum = facts.driver_of(str(version)).minimum if version else ""
+    if minimum and not at_least(driver, minimum):
+        older.insert(0, f"CUDA {version} (needs {minimum} or newer)")
         fixes.insert(0, "leave `version` out")
     if older:
-        alike = [each for each in spec.env.platforms if (its := spec.cuda_on(each)) and its.driver == keys.driver]
+        alike = [each for each in spec.env.platforms if (its := spec.cuda_on(each)) and its.driver == driver]
         needed = newest_driver(driver for each in alike for driver in _needed(spec, each, facts))
         together = _no_common_build(spec, platform, gpus, facts)
         variants = f"; {together}: {apart(facts, gpus, platform)}" if together else ""
         newest = "" if newer else ": the newest build that the driver runs is locked"
-        text = f"driver {keys.driver} is too old for {' and '.join(older)}"
-        yield path("driver"), text, f'set `driver` to "{needed}" or newer, or {" and ".join(fixes)}{newest}{variants}'
+        text = f"driver {driver} is too old for {' and '.join(older)}"
+        hint = f'set `driver` to "{needed}" or newer, or {" and ".join(fixes)}{newest}{variants}'
+        yield _path(spec, platform, "driver"), text, hint
 
 
 def _needed(spec: Spec, platform: Platform, facts: Facts) -> Iterator[str]:
