@@ -32,6 +32,7 @@ from envspec.lockfile.document import load
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Package
 from tests.support.servers import docker_registry
+from tests.support.waits import free_port
 
 # --------------------------------------------------------------------------------------------------------- the stack
 
@@ -322,7 +323,7 @@ class Registry:
         """
         if docker_registry.PROGRAM is None:
             raise NotHere("docker-registry is not installed (Debian's package docker-registry)")
-        return cls(folder, docker_registry.free_port())
+        return cls(folder, free_port())
 
     @property
     def host(self) -> str:

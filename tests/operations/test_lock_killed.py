@@ -186,7 +186,7 @@ def test_what_a_kill_left_beside_a_lock_goes_also_where_nothing_is_to_do(tmp_pat
     wants(user, JUNE)
     assert user.locks().status == 0
     before = user.files()
-    left = user.lock.with_name(f".{user.lock.name}.envspec-old-0f3fz4vl")
+    left = user.lock.with_name(f".{user.lock.name}.envspec-new-0f3fz4vl")
     shutil.copytree(user.lock, left)
     assert "nothing changed" in user.locks().stderr
     assert [path.name for path in user.lock.parent.iterdir()] == [user.lock.name]
