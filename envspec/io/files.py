@@ -183,17 +183,13 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def open_untrusted(path: Path) -> IO[bytes]:
-    """Open a regular file in a folder that containers or engines write to, without blocking.
+def read_untrusted(path: Path, most_bytes: int) -> bytes:
+    """The content of a file in a folder that containers or engines write to.
 
     Raises:
         OSError: there is none, or it is a link, a pipe, a device or a folder.
+        FileTooLarge: it has more than `most_bytes`.
     """
-    return open_regular(path, _NO_LINK)
-
-
-def read_untrusted(path: Path, most_bytes: int) -> bytes:
-    """The content of such a file. Raises OSError: like `open_untrusted`. FileTooLarge: more than `most_bytes`."""
     return read_regular(path, most_bytes, _NO_LINK)
 
 
