@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -61,23 +62,21 @@ def add_requirement(
     bare, *options = re.split(r"\s(?=--?[a-z])", text)
     if len(bare) > LONGEST:
         return Verdict(Outcome.NOT_UNDERSTOOD, f"a requirement has {LONGEST} characters at most")
+    is_lossy = any(option_of(each.strip())[0] != "hash" for each in options)
     reasons = [*notes]
-    if is_lossy := bool([each for each in options if option_of(each.strip())[0] != "hash"]):
-        reasons.append(f"without {', '.join(each.strip().partition('=')[0] for each in options)}: {_OTHERS_OF_A_LINE}")
-    elif options:
-        reasons.append("the lock has the hash of every file")
+    if options:
+        reasons.append(_reason_of(options) if is_lossy else "the lock has the hash of every file")
     try:
         read, project, more = _read(bare.strip(), folder)
         if use is Use.CONSTRAINTS:
             read_constraint(read.text)
     except BadValue as error:
-        outcome = Outcome.REFUSED if is_address(bare) or is_pep508(bare) else Outcome.NOT_UNDERSTOOD
-        return Verdict(outcome, _sentence(error))
-    reasons += more
-    requirement, more = _without_label(read, by, imported)
+        is_form = is_address(bare) or is_pep508(bare)
+        return Verdict(Outcome.REFUSED if is_form else Outcome.NOT_UNDERSTOOD, _sentence(error))
+    requirement, of_label = _without_label(read, by, imported)
     if requirement is None:
-        return Verdict(Outcome.REFUSED, "; ".join(more))
-    reasons += more
+        return Verdict(Outcome.REFUSED, "; ".join(of_label))
+    reasons += more + of_label
     if has_login(requirement.text):
         requirement = requirement.without_credentials()
         reasons.append("without its login, which must not be in a spec: write a variable, `https://${TOKEN}@host/...`")
@@ -85,10 +84,17 @@ def add_requirement(
         return Verdict(Outcome.TRANSLATED, _prefer(requirement, imported) or "; ".join(reasons))
     lines = imported.draft.dependencies if use is Use.DEPENDENCIES else imported.draft.constraints
     lines.append(DraftRequirement(requirement.text, by, project))
+    outcome = Outcome.TRANSLATED
     if is_lossy:
-        return Verdict(Outcome.REFUSED, "; ".join(reasons))
-    is_same = not reasons and requirement.text == text
-    return Verdict(Outcome.KEPT if is_same else Outcome.TRANSLATED, "; ".join(reasons))
+        outcome = Outcome.REFUSED
+    elif not reasons and requirement.text == text:
+        outcome = Outcome.KEPT
+    return Verdict(outcome, "; ".join(reasons))
+
+
+def _reason_of(options: Sequence[str]) -> str:
+    names = [each.strip().partition("=")[0] for each in options]
+    return f"without {', '.join(names)}: {_OTHERS_OF_A_LINE}"
 
 
 def _prefer(requirement: Requirement, imported: Import) -> str:
@@ -98,8 +104,9 @@ def _prefer(requirement: Requirement, imported: Import) -> str:
         return "it is no pin: the lock decides its version"
     existing = imported.draft.versions.setdefault(requirement.name, pin)
     # A label that a requirement has lost is in `versions` already.
-    is_other = existing.partition("+")[0] != pin.partition("+")[0]
-    return f"not preferred: {existing} is, of a source that was read before" if is_other else ""
+    if existing.partition("+")[0] == pin.partition("+")[0]:
+        return ""
+    return f"not preferred: {existing} is, of a source that was read before"
 
 
 _OTHERS_OF_A_LINE: Final = "a spec has no options of pip; [build.NAME] has the variables of a package's build"
@@ -109,8 +116,11 @@ def pinned(requirement: Requirement) -> str | None:
     """The version of a requirement that allows one only, with its label; None if it allows more or is a URL's."""
     if requirement.wheel_version is not None:
         return str(requirement.wheel_version)
-    exact = [each for each in requirement.specifier if each.operator in ("==", "===") and "*" not in each.version]
-    return exact[0].version if len(exact) == 1 and len(requirement.specifier) == 1 else None
+    if len(requirement.specifier) != 1:
+        return None
+    (clause,) = requirement.specifier
+    is_exact = clause.operator in ("==", "===") and "*" not in clause.version
+    return clause.version if is_exact else None
 
 
 def is_required_by_torch(name: str) -> bool:
@@ -122,6 +132,16 @@ def _sentence(error: BadValue) -> str:
     return f"{error}; {error.hint}"
 
 
+def bracketed(extras: Collection[str]) -> str:
+    """Extras as a requirement has them behind its name: `[cuda,dev]`, or nothing."""
+    return f"[{','.join(extras)}]" if extras else ""
+
+
+def local_address(path: str) -> str:
+    """A path as a requirement has it behind the `@`, which a name alone is not."""
+    return path if path.startswith((".", "/")) else f"./{path}"
+
+
 def _read(text: str, folder: Path) -> tuple[Requirement, Path | None, list[str]]:
     """A requirement, the local project or file that it names, and what was changed.
 
@@ -131,7 +151,9 @@ def _read(text: str, folder: Path) -> tuple[Requirement, Path | None, list[str]]
     reasons: list[str] = []
     address, _, marker = re.sub(r"\s;", ";", text).partition(";")
     if is_address(text) or ("://" not in text and "/" in address and "@" not in address):
-        text = with_name(address.strip(), folder) + (f" ; {marker.strip()}" if marker else "")
+        text = with_name(address.strip(), folder)
+        if marker:
+            text += f" ; {marker.strip()}"
         reasons.append(f"named {text.partition(' @ ')[0]}")
     try:
         requirement = read_requirement(text)
@@ -144,18 +166,19 @@ def _read(text: str, folder: Path) -> tuple[Requirement, Path | None, list[str]]
     if requirement.kind is not RequirementKind.LOCAL or requirement.url is None:
         return requirement, None, reasons
     bare = requirement.url.partition("#")[0]
-    path = Path(unquote(urlsplit(bare).path)) if bare.startswith("file:") else folder / bare
+    path = folder / bare
+    if bare.startswith("file:"):
+        path = Path(unquote(urlsplit(bare).path))
     if not path.exists():
-        where = (
-            "it was on the machine that wrote this:"
-            if bare.startswith(("/", "file:"))
-            else "check out its submodule, or"
-        )
+        where = "check out its submodule, or"
+        if bare.startswith(("/", "file:")):
+            where = "it was on the machine that wrote this:"
         raise BadValue(f"there is no {without_credentials(bare)}", f'{where} write "{requirement.name}==VERSION"')
-    extras = f"[{','.join(requirement.extras)}]" if requirement.extras else ""
-    condition = f" ; {requirement.marker}" if requirement.marker else ""
     name = re.match(r"[\w.-]+", requirement.text)
-    text = f"{name[0] if name else requirement.name}{extras} @ {{path}}{condition}"
+    written = name[0] if name else requirement.name
+    text = f"{written}{bracketed(requirement.extras)} @ {{path}}"
+    if requirement.marker:
+        text += f" ; {requirement.marker}"
     return read_requirement(text), path, reasons
 
 
@@ -164,17 +187,19 @@ def _without_label(requirement: Requirement, by: Source, imported: Import) -> tu
     can have. Other packages keep their labels.
     """
     bare, label = without_label(requirement)
-    clue = cuda_of(label or requirement.url or "")
-    if note_unsupported(imported, requirement.url or "", by, name=requirement.name, version=pinned(requirement) or ""):
+    url, pin = requirement.url or "", pinned(requirement) or ""
+    clue = cuda_of(label or url)
+    if note_unsupported(imported, url, by, name=requirement.name, version=pin):
         return None, [SUPPORTED]
-    if clue and requirement.url:
+    if clue and url:
         add_cuda(clue, by, imported, f"the build of {requirement.name}", _rank_of(requirement.name))
-    pin = pinned(requirement) or ""
     note_build(requirement.name, pin, by, imported)
-    is_published = requirement.url is None or PYTORCH_PAGES.match(requirement.url)
-    if requirement.name in INDEX_FAMILY and "+" in pin and is_published:
-        where = "its label" if requirement.url is None else "the name of its wheel"
-        imported.draft.labelled.append(Clue(f"{requirement.name}=={pin}", by, where))
+    if requirement.name in INDEX_FAMILY and "+" in pin:
+        labelled = f"{requirement.name}=={pin}"
+        if not url:
+            imported.draft.labelled.append(Clue(labelled, by, "its label"))
+        elif PYTORCH_PAGES.match(url):
+            imported.draft.labelled.append(Clue(labelled, by, "the name of its wheel"))
     if not label or requirement.name not in INDEX_FAMILY:
         return requirement, []
     if clue:
@@ -196,8 +221,10 @@ def cuda_of(text: str) -> str | None:
 def note_build(name: str, version: str, by: Source, imported: Import) -> None:
     """Note the CUDA of a package's build, by its label, and that of torch by the runtime library it requires."""
     label = version.partition("+")[2]
-    cuda = "cpu" if label == "cpu" and name in INDEX_FAMILY else cuda_of(label)
-    if re.fullmatch(r"nvidia-cuda-runtime(?:-cu\d+)?", name) and version.count(".") >= 2:
+    cuda = cuda_of(label)
+    if label == "cpu" and name in INDEX_FAMILY:
+        cuda = "cpu"
+    elif re.fullmatch(r"nvidia-cuda-runtime(?:-cu\d+)?", name) and version.count(".") >= 2:
         cuda = ".".join(version.split(".")[:2])
     if cuda:
         add_cuda(cuda, by, imported, f"the build of {name}", _rank_of(name))
@@ -211,7 +238,8 @@ def _rank_of(name: str) -> Rank:
 def add_cuda(cuda: str, by: Source, imported: Import, why: str, rank: Rank = Rank.FILE, kind: str = "") -> None:
     """Note a CUDA version, or `cpu`, once for each file and reason."""
     cudas = imported.draft.cudas
-    if not any((each.value, each.source.file, each.why) == (cuda, by.file, why) for each in cudas):
+    known = [(each.value, each.source.file, each.why) for each in cudas]
+    if (cuda, by.file, why) not in known:
         cudas.append(Clue(cuda, by, why, rank, kind))
 
 
@@ -245,11 +273,11 @@ _OPTIONS: Final = {
     "hash": Verdict(Outcome.TRANSLATED, "the lock has the hash of every file"),
     "trusted-host": Verdict(Outcome.REFUSED, "certificates are those of this machine (SSL_CERT_FILE)"),
     "no-index": Verdict(Outcome.REFUSED, "an index is always read: ENVSPEC_DEFAULT_INDEX names another default one"),
-    "no-deps": Verdict(
-        Outcome.REFUSED, "a lock has what its packages require; [pip] overrides with remove = true leave one out"
-    ),
-    "no-dependencies": Verdict(
-        Outcome.REFUSED, "a lock has what its packages require; [pip] overrides with remove = true leave one out"
+    **dict.fromkeys(
+        ("no-deps", "no-dependencies"),
+        Verdict(
+            Outcome.REFUSED, "a lock has what its packages require; [pip] overrides with remove = true leave one out"
+        ),
     ),
     "no-build-isolation": Verdict(Outcome.REFUSED, "name what its build imports in [build.NAME] requires"),
     "config-settings": Verdict(Outcome.REFUSED, _OTHERS_OF_A_LINE),
@@ -284,19 +312,17 @@ def add_index(  # noqa: PLR0913
 
     packages: what comes from it, if the source says so. is_default: it replaces the default index.
     """
-    address = without_credentials(url) if has_login(url) else url
-    login = (
-        "; its login must not be in a spec: write variables, `https://${USER}:${PASSWORD}@host/...`"
-        if address != url
-        else ""
-    )
-    cuda = cuda_of(_path_of(url))
+    address, login = url, ""
+    if has_login(url):
+        address = without_credentials(url)
+        login = "; its login must not be in a spec: write variables, `https://${USER}:${PASSWORD}@host/...`"
+    cuda, names = cuda_of(_path_of(url)), tuple(map(normalised, packages))
     # Of an index whose packages are named, torch's family decides what the project is for.
-    is_of_torch = not packages or any(normalised(each) in INDEX_FAMILY for each in packages)
+    is_of_torch = not names or not {*names}.isdisjoint(INDEX_FAMILY)
     if is_of_torch and note_unsupported(imported, without_credentials(url), by):
         return Verdict(Outcome.REFUSED, SUPPORTED)
     if found := PYTORCH_PAGES.match(url):
-        return _pytorch(found[1], cuda, packages, by, imported)
+        return _pytorch(found[1], cuda, names, by, imported)
     if without_credentials(url).rstrip("/") == default_index_url({}).rstrip("/"):
         return Verdict(Outcome.TRANSLATED, "it is the default index")
     if "://" not in url:
@@ -311,14 +337,11 @@ def add_index(  # noqa: PLR0913
         imported.draft.unread_indexes.append(address)
         reason = f"the default index is that of ENVSPEC_DEFAULT_INDEX: set it to {without_credentials(address)}"
         return Verdict(Outcome.TRANSLATED, reason)
-    secure = re.sub(r"^http://", "https://", address)
-    row = next((row for row in load_facts().links if secure.startswith(row.url)), None)
-    names = tuple(map(normalised, packages)) or (row.packages if row else ())
-    address = secure.replace(row.url, row.now, 1) if row and row.now else address
-    index = DraftIndex(address, by, name, names, row.format if row else "links" if is_links else "simple")
+    index = _moved(DraftIndex(address, by, name, names, "links" if is_links else "simple"))
     _merge(index, imported)
-    reason = f"[[pip.index]] for {', '.join(names)}" if names else "[[pip.index]]: its packages are to be named"
-    if cuda and names:
+    named = ", ".join(index.packages)
+    reason = f"[[pip.index]] for {named}" if named else "[[pip.index]]: its packages are to be named"
+    if cuda and named:
         add_cuda(cuda, by, imported, "the address of an index")
     elif cuda:
         # What is there may be built for another CUDA than torch.
@@ -326,16 +349,25 @@ def add_index(  # noqa: PLR0913
     return Verdict(Outcome.TRANSLATED, f"{reason}{login}")
 
 
+def _moved(index: DraftIndex) -> DraftIndex:
+    """An index as the facts know it: where it is today, its packages and its form."""
+    secure = re.sub(r"^http://", "https://", index.url)
+    for row in load_facts().links:
+        if secure.startswith(row.url):
+            url = secure.replace(row.url, row.now, 1) if row.now else index.url
+            return index._replace(url=url, packages=index.packages or row.packages, format=row.format)
+    return index
+
+
 def _merge(index: DraftIndex, imported: Import) -> None:
     """Add an index once, with the packages of all lines that name it."""
     indexes = imported.draft.indexes
-    at = next((at for at, each in enumerate(indexes) if each.url == index.url), None)
-    if at is None:
-        indexes.append(index)
-    else:
-        old = indexes[at]
-        packages = tuple(dict.fromkeys((*old.packages, *index.packages)))
-        indexes[at] = old._replace(name=old.name or index.name, packages=packages)
+    for at, old in enumerate(indexes):
+        if old.url == index.url:
+            packages = tuple(dict.fromkeys((*old.packages, *index.packages)))
+            indexes[at] = old._replace(name=old.name or index.name, packages=packages)
+            return
+    indexes.append(index)
 
 
 def _path_of(url: str) -> str:
@@ -347,9 +379,9 @@ def _path_of(url: str) -> str:
 
 
 def _pytorch(path: str, cuda: str | None, packages: tuple[str, ...], by: Source, imported: Import) -> Verdict:
-    """PyTorch's own index: torch's family comes from there as [cuda] requires."""
-    others = sorted({normalised(each) for each in packages} - {*INDEX_FAMILY})
-    if cuda and len(others) < len({*map(normalised, packages)}):
+    """PyTorch's own index: torch's family comes from there as [cuda] requires. packages: normalised."""
+    others = sorted({*packages} - {*INDEX_FAMILY})
+    if cuda and len(others) < len({*packages}):
         add_cuda(cuda, by, imported, "PyTorch's index")
     if others:
         which = ", ".join(others)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any, Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -11,9 +12,9 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from envspec.documents import list_of, table_of
 from envspec.importers.conda_specs import with_markers
 from envspec.importers.extra_markers import without_extras
-from envspec.importers.pip import Verdict
+from envspec.importers.pip import Verdict, bracketed, local_address
 from envspec.importers.project import Project, not_included, written_value
-from envspec.importers.toml_lines import text_of
+from envspec.importers.toml_lines import items_of, several_of, text_of, texts_of
 from envspec.importers.types import Outcome
 from envspec.names import normalised
 from envspec.spec.errors import BadValue, KeyPath, quoted
@@ -33,12 +34,10 @@ def read_poetry(project: Project) -> None:
     if name := text_of(tool, "name"):
         project.imported.draft.name = project.imported.draft.name or name
         project.note(("tool", "poetry", "name"), f"name = {name}", "the environment's name")
-    tables: list[tuple[KeyPath, str]] = [(("tool", "poetry", "dependencies"), "")]
-    tables += [(("tool", "poetry", "group", group, "dependencies"), group) for group in table_of(tool, "group")]
-    tables.append((("tool", "poetry", "dev-dependencies"), "dev"))
-    for path, group in tables:
-        for name, value in project.file.table(*map(str, path)).items():
-            _item(project, name, value, (*path, name), group)
+    _read_items(project, ("tool", "poetry", "dependencies"), "")
+    for group in table_of(tool, "group"):
+        _read_items(project, ("tool", "poetry", "group", group, "dependencies"), group)
+    _read_items(project, ("tool", "poetry", "dev-dependencies"), "dev")
     for extra, names in table_of(tool, "extras").items():
         reason = "included" if normalised(extra) in project.extras else not_included("extra", extra)
         project.note(("tool", "poetry", "extras", extra), f"{extra} = {written_value(names)}", reason)
@@ -46,62 +45,87 @@ def read_poetry(project: Project) -> None:
         _index(project, source, ("tool", "poetry", "source", at), by_name=True)
 
 
-def _item(project: Project, name: str, value: Any, path: KeyPath, group: str) -> None:
-    if name == "python":
-        try:
-            project.python(specifier_of(str(value)), path, f'python = "{value}"')
-        except BadValue as error:
-            project.add(path, f"python = {written_value(value)}", Verdict(Outcome.REFUSED, f"{error}; {error.hint}"))
-        return
-    written = f"{name} = {written_value(value)}"
-    tool = project.file.table("tool", "poetry")
-    items = value if isinstance(value, list) else [value]
-    optional = any(table_of(item).get("optional") is True for item in items)
-    of = [extra for extra, names in table_of(tool, "extras").items() if isinstance(names, list) and name in names]
+def _read_items(project: Project, path: tuple[str, ...], group: str) -> None:
+    for name, value in project.file.table(*path).items():
+        if name == "python":
+            _read_python(project, value, (*path, name))
+        elif reason := _why_not_included(project, name, value, group):
+            project.note((*path, name), f"{name} = {written_value(value)}", reason)
+        else:
+            _read_item(project, name, value, (*path, name))
+
+
+def _read_python(project: Project, value: Any, path: KeyPath) -> None:
+    try:
+        project.python(specifier_of(str(value)), path, f'python = "{value}"')
+    except BadValue as error:
+        project.add(path, f"python = {written_value(value)}", Verdict(Outcome.REFUSED, f"{error}; {error.hint}"))
+
+
+def _why_not_included(project: Project, name: str, value: Any, group: str) -> str:
+    """Why the requirements of a name are not taken from their table; empty if they are."""
     if group and normalised(group) not in project.groups:
-        project.note(path, written, not_included("group", group))
-    elif optional and not project.extras.intersection(map(normalised, of)):
-        project.note(path, written, not_included("extra", of[0]) if of else "optional, and of no extra: not included")
-    elif not group and _is_of_project(project, name):
-        project.note(path, written, "the requirement is in [project] dependencies")
-    else:
-        for at, item in enumerate(items):
-            place = (*path, at) if isinstance(value, list) else path
-            marker = without_extras(text_of(item, "markers"), project.extras)
-            if marker is None:
-                project.note(place, f"{name} = {written_value(item)}", "its marker is for other extras: not included")
-                continue
-            try:
-                text = requirement_of(name, {**item, "markers": marker} if isinstance(item, Mapping) else item)
-            except BadValue as error:
-                project.add(place, written, Verdict(Outcome.REFUSED, f"{error}; {error.hint}"))
-                continue
-            if source := text_of(item, "source"):
-                project.indexes.setdefault(source, []).append(name)
-            project.requirement(text, place, written=f"{name} = {written_value(item)}")
+        return not_included("group", group)
+    if any(table_of(item).get("optional") is True for item in several_of(value)):
+        extras = project.file.table("tool", "poetry", "extras")
+        having = [extra for extra in extras if name in list_of(extras, extra)]
+        if not having:
+            return "optional, and of no extra: not included"
+        if project.extras.isdisjoint(map(normalised, having)):
+            return not_included("extra", having[0])
+    if not group and _is_of_project(project, name):
+        return "the requirement is in [project] dependencies"
+    return ""
+
+
+def _read_item(project: Project, name: str, value: Any, path: KeyPath) -> None:
+    """A requirement, or several with markers of their own."""
+    for at, item in enumerate(several_of(value)):
+        place = (*path, at) if isinstance(value, list) else path
+        written = f"{name} = {written_value(item)}"
+        marker = without_extras(text_of(item, "markers"), project.extras)
+        if marker is None:
+            project.note(place, written, "its marker is for other extras: not included")
+            continue
+        try:
+            text = requirement_of(name, {**item, "markers": marker} if isinstance(item, Mapping) else item)
+        except BadValue as error:
+            whole = f"{name} = {written_value(value)}"
+            project.add(place, whole, Verdict(Outcome.REFUSED, f"{error}; {error.hint}"))
+            continue
+        if source := text_of(item, "source"):
+            project.indexes.setdefault(source, []).append(name)
+        project.requirement(text, place, written=written)
 
 
 def _is_of_project(project: Project, name: str) -> bool:
     table = project.file.table("project")
     optional = table_of(table, "optional-dependencies")
-    lines = [*list_of(table, "dependencies"), *(line for extra in optional for line in list_of(optional, extra))]
-    return any(normalised(name) == normalised(re.split(r"[^\w.-]", str(line), maxsplit=1)[0]) for line in lines)
+    lines = list_of(table, "dependencies")[:]
+    for extra in optional:
+        lines += list_of(optional, extra)
+    names = {normalised(re.split(r"[^\w.-]", str(line), maxsplit=1)[0]) for line in lines}
+    return normalised(name) in names
 
 
 def read_pdm(project: Project) -> None:
     """Read [tool.pdm], after [project]."""
     tool = project.file.table("tool", "pdm")
     for group, listed in table_of(tool, "dev-dependencies").items():
-        for at, text in enumerate(listed if isinstance(listed, list) else ()):
+        for at, text in enumerate(items_of(listed)):
             path = ("tool", "pdm", "dev-dependencies", group, at)
             if normalised(group) in project.groups:
                 project.requirement(text, path, group=normalised(group))
             else:
                 project.note(path, text, not_included("group", group))
     for name, version in table_of(tool, "resolution", "overrides").items():
-        operator = "" if re.match(r"[=<>!~]", str(version)) else " @ " if "://" in str(version) else "=="
-        text = f"{name}{operator}{version}"
-        project.override(text, ("tool", "pdm", "resolution", "overrides", name), "resolution.overrides of PDM")
+        operator = "=="
+        if re.match(r"[=<>!~]", str(version)):
+            operator = ""
+        elif "://" in str(version):
+            operator = " @ "
+        where = ("tool", "pdm", "resolution", "overrides", name)
+        project.override(f"{name}{operator}{version}", where, "resolution.overrides of PDM")
     for at, source in enumerate(list_of(tool, "source")):
         _index(project, source, ("tool", "pdm", "source", at), by_name=False)
 
@@ -109,12 +133,12 @@ def read_pdm(project: Project) -> None:
 def _index(project: Project, source: Any, path: KeyPath, *, by_name: bool) -> None:
     """An index of Poetry or PDM. by_name: requirements name it."""
     name, url = text_of(source, "name"), text_of(source, "url")
-    packages = [*project.indexes.get(name, [])] if by_name else []
-    packages += [each for each in list_of(table_of(source), "include_packages") if isinstance(each, str)]
+    packages = texts_of(source, "include_packages")
+    if by_name:
+        packages = project.indexes.get(name, []) + packages
     priority = text_of(source, "priority")
-    if not url:
-        verdict = Verdict(Outcome.TRANSLATED, "it is the default index")
-    else:
+    verdict = Verdict(Outcome.TRANSLATED, "it is the default index")
+    if url:
         verdict = project.index(
             source,
             path,
@@ -140,17 +164,16 @@ def requirement_of(name: str, value: Any) -> str:
         raise BadValue(f"{name} has {quoted(unknown[0])}, which is not a key of Poetry's", "remove it")
     if value.get("allow-prereleases") is True:
         raise BadValue(f"{name} allows pre-releases", f'name one: "{name}>=1.0rc1"')
-    extras = [each for each in list_of(value, "extras") if isinstance(each, str)]
-    named = f"{name}[{','.join(extras)}]" if extras else name
+    text = name + bracketed(texts_of(value, "extras"))
     path = text_of(value, "path") or text_of(value, "file")
     if text_of(value, "git"):
-        text = f"{named} @ {git_address(value)}"
+        text += f" @ {git_address(value)}"
     elif path:
-        text = f"{named} @ {path if path.startswith(('.', '/')) else f'./{path}'}"
+        text += f" @ {local_address(path)}"
     elif text_of(value, "url"):
-        text = f"{named} @ {text_of(value, 'url')}"
+        text += f" @ {text_of(value, 'url')}"
     else:
-        text = f"{named}{specifier_of(text_of(value, 'version') or '*')}"
+        text += specifier_of(text_of(value, "version") or "*")
     markers = [text_of(value, "markers")]
     if python := text_of(value, "python"):
         markers += [f'python_full_version {each.operator} "{each.version}"' for each in _set(specifier_of(python))]
@@ -170,28 +193,34 @@ def specifier_of(constraint: str) -> str:
         raise BadValue(f"{quoted(text)} allows one range or another", "write one of them")
     if not _TERM.sub("", text).strip(" ,") == "":
         raise BadValue(f"{quoted(text)} is not a constraint of Poetry's", 'write "^1.2" or ">=1.2,<2"')
-    parts = [part for operator, version in _TERM.findall(text) if (part := _part(operator, version))]
-    return str(",".join(str(each) for part in parts for each in part.split(",") if _set(each)))
+    found: list[str] = []
+    for operator, version in _TERM.findall(text):
+        if version != "*":
+            found += _bounds(operator, version)
+    for each in found:
+        _set(each)
+    return ",".join(found)
 
 
-def _part(operator: str, version: str) -> str:
-    if version == "*":
-        return ""
+def _bounds(operator: str, version: str) -> list[str]:
     if operator in ("^", "~"):
-        return f">={version},<{_after(operator, version)}"
-    return f"{'==' if operator in ('', '=') else operator}{version}"
+        return [f">={version}", f"<{_after(operator, version)}"]
+    if operator in ("", "="):
+        return [f"=={version}"]
+    return [f"{operator}{version}"]
 
 
 def _after(operator: str, version: str) -> str:
     """The first version that a caret or a tilde does not allow."""
     release = re.match(r"\d+(?:\.\d+)*", version)
-    numbers = [int(each) for each in release[0].split(".")] if release else [0]
+    numbers = list(map(int, release[0].split("."))) if release else [0]
     if operator == "~":
         numbers = numbers[:2]
     else:
-        first = next((at for at, number in enumerate(numbers) if number), len(numbers) - 1)
-        numbers = numbers[: first + 1]
-    return ".".join(map(str, [*numbers[:-1], numbers[-1] + 1]))
+        zeros = list(takewhile(lambda number: number == 0, numbers[:-1]))
+        numbers = numbers[: len(zeros) + 1]
+    numbers[-1] += 1
+    return ".".join(map(str, numbers))
 
 
 def _set(text: str) -> SpecifierSet:

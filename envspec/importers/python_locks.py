@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -26,8 +26,17 @@ from envspec.documents import list_of, table_of
 from envspec.facts.tables import pep440
 from envspec.importers.extra_markers import without_extras
 from envspec.importers.graph import roots
-from envspec.importers.pip import add_cuda, add_index, add_requirement, cuda_of, is_required_by_torch, note_build
-from envspec.importers.toml_lines import TomlFile, text_of
+from envspec.importers.pip import (
+    add_cuda,
+    add_index,
+    add_requirement,
+    bracketed,
+    cuda_of,
+    is_required_by_torch,
+    local_address,
+    note_build,
+)
+from envspec.importers.toml_lines import TomlFile, text_of, texts_of
 from envspec.importers.types import PYTHON_SERIES, Clue, Import, Locked, Outcome, Source, Unreadable
 from envspec.importers.unsupported import SUPPORTED, note_unsupported
 from envspec.io.http_settings import default_index_url
@@ -35,11 +44,11 @@ from envspec.models import Platform
 from envspec.names import COMMIT, NAME, VERSION, normalised
 from envspec.origins import INDEX_FAMILY, PYTORCH_PAGES
 from envspec.spec import pip_lines
+from envspec.spec.document import PYPROJECT
 from envspec.spec.targets import marker_values
 
 #: Name, extras, address, its fragment, marker.
 _REQUIRED: Final = re.compile(rf"\s*({pip_lines.NAME})\s*(\[[^\]]*\])?\s*(?:@\s*([^\s;#]+)(#\S*)?|[^@;]*?)\s*(;.*)?")
-_PYPROJECT: Final = "pyproject.toml"
 #: A marker that holds nowhere.
 _NEVER: Final = "python_version < '0'"
 #: Version and index of a package in a lock.
@@ -52,9 +61,14 @@ PYTHONS: Final = tuple(f"{series}.0" for series in PYTHON_SERIES)
 class Package:
     """A package of a lock, or a pin of a compiled requirements file.
 
-    version: empty for projects whose version their build computes. markers: it is locked where one of them holds; none:
-    everywhere. index: the URL of the index that it comes from. url: what follows `@` if it comes from no index.
-    requires: normalised names. is_local: a project's folder.
+    name: normalised.
+    version: empty for projects whose version their build computes.
+    by: where it is written.
+    markers: it is locked where one of them holds; none: everywhere.
+    index: the URL of the index that it comes from.
+    url: what follows `@` if it comes from no index.
+    requires: normalised names.
+    is_local: a project's folder.
     """
 
     name: str
@@ -88,22 +102,30 @@ def read_uv_lock(
             if _is_root(table_of(table, "source")):
                 _requires_dist(table, by, path.parent, imported)
     projects = [member] if member else _roots(file)
-    extras_of = {**members, **dict.fromkeys(projects, extras)}
-    named = {f"extra-{len(name)}-{name}-{each}" for name, own in extras_of.items() for each in own}
-    named |= {f"group-{len(name)}-{name}-{each}" for name in projects for each in groups}
-    exclusive = frozenset(named)
-
-    def installed_with(python: str) -> Mapping[str, Set[Release]]:
-        return _reached(file, projects, extras, groups, lambda marker: _holds_of_extras(marker, exclusive, python))
-
-    packages = [found for table, by in file.tables("package") if (found := _uv_package(table, by, imported, exclusive))]
+    exclusive = _exclusive_extras({**members, **dict.fromkeys(projects, extras)}, projects, groups)
+    packages = _packages(file, lambda table, by: _uv_package(table, by, imported, exclusive))
     if not projects:
         _add(packages, imported)
         return
     everywhere = _reached(file, projects, extras, groups, lambda _marker: True)
-    installed = {python: installed_with(python) for python in PYTHONS}
+    installed: dict[str, Mapping[str, Set[Release]]] = {}
+    for python in PYTHONS:
+        holds_here = partial(_holds_of_extras, extras=exclusive, python=python)
+        installed[python] = _reached(file, projects, extras, groups, holds_here)
     others = {each.name for each in packages} - everywhere.keys() - set(map(normalised, projects))
     _add(packages, imported, others, installed, installed[python_versions(imported)[0]])
+
+
+def _exclusive_extras(
+    extras: Mapping[str, Collection[str]], projects: Collection[str], groups: Collection[str]
+) -> frozenset[str]:
+    """The names that markers in a uv.lock have for extras and groups that exclude others. extras: of each project."""
+    found: set[str] = set()
+    for name, own in extras.items():
+        found.update(f"extra-{len(name)}-{name}-{each}" for each in own)
+    for name in projects:
+        found.update(f"group-{len(name)}-{name}-{each}" for each in groups)
+    return frozenset(found)
 
 
 def read_poetry_lock(
@@ -122,7 +144,7 @@ def read_poetry_lock(
     file = TomlFile(path, imported)
     # Poetry 2 writes the groups of each package.
     others, named = _of_other_groups(file, {"main", *groups}), frozenset(extras)
-    packages = [found for table, by in file.tables("package") if (found := _poetry_package(table, by, imported, named))]
+    packages = _packages(file, lambda table, by: _poetry_package(table, by, imported, named))
     if not _has_project(path, imported):
         _clue_python(file, imported, text_of(file.table("metadata"), "python-versions"))
         _add_roots([each for each in packages if each.name not in others], path, imported)
@@ -137,7 +159,7 @@ def read_pdm_lock(path: Path, imported: Import, *, extras: Collection[str] = (),
     """Read pdm.lock. extras, groups: normalised names of those of the project that are taken."""
     file = TomlFile(path, imported)
     others = _of_other_groups(file, {"default", *extras, *groups})
-    packages = [found for table, by in file.tables("package") if (found := _pdm_package(table, by, imported))]
+    packages = _packages(file, lambda table, by: _pdm_package(table, by, imported))
     if not _has_project(path, imported):
         for target in list_of(file.data, "metadata", "targets"):
             _clue_python(file, imported, text_of(target, "requires_python"))
@@ -145,13 +167,19 @@ def read_pdm_lock(path: Path, imported: Import, *, extras: Collection[str] = (),
     _add(packages, imported, others)
 
 
+def _packages(file: TomlFile, read: Callable[[Mapping[str, Any], Source], Package | None]) -> list[Package]:
+    """The packages of a lock, without those that can't be read."""
+    found = [read(table, by) for table, by in file.tables("package")]
+    return [each for each in found if each is not None]
+
+
 def _of_other_groups(file: TomlFile, taken: Set[str]) -> Set[str]:
     """Normalised names of packages whose groups are all not taken."""
-    of: dict[str, set[str]] = {}
+    groups: dict[str, set[str]] = {}
     for table, _ in file.tables("package"):
         own = {normalised(str(each)) for each in list_of(table, "groups")} or {*taken}
-        of.setdefault(normalised(text_of(table, "name")), set()).update(own)
-    return {name for name, own in of.items() if own.isdisjoint(taken)}
+        groups.setdefault(normalised(text_of(table, "name")), set()).update(own)
+    return {name for name, own in groups.items() if own.isdisjoint(taken)}
 
 
 def read_pylock(path: Path, imported: Import) -> None:
@@ -165,8 +193,11 @@ def read_pylock(path: Path, imported: Import) -> None:
         lock = Pylock.from_dict(file.data)
     except PylockValidationError as error:
         raise Unreadable(f"{file.shown} is not a pylock.toml: {error}") from None
-    tables = zip(lock.packages, file.tables("packages"), strict=True)
-    packages = [found for each, (table, by) in tables if (found := _pylock_package(each, table, by, imported))]
+    packages: list[Package] = []
+    for each, (table, by) in zip(lock.packages, file.tables("packages"), strict=True):
+        found = _pylock_package(each, table, by, imported)
+        if found is not None:
+            packages.append(found)
     if not _has_project(path, imported):
         _clue_python(file, imported, str(lock.requires_python or ""))
         _add_roots(packages, path, imported)
@@ -175,11 +206,14 @@ def read_pylock(path: Path, imported: Import) -> None:
 
 def _has_project(path: Path, imported: Import) -> bool:
     """Read the pyproject.toml beside a lock; whether there is one."""
-    project = path.parent / _PYPROJECT
-    importer = imported.find(project) if project.is_file() else None
-    if importer is not None:
-        imported.run(importer, project)
-    return importer is not None
+    project = path.parent / PYPROJECT
+    if not project.is_file():
+        return False
+    importer = imported.find(project)
+    if importer is None:
+        return False
+    imported.run(importer, project)
+    return True
 
 
 def _clue_python(file: TomlFile, imported: Import, python: str) -> None:
@@ -215,11 +249,9 @@ def _reached(
     for table, _ in file.tables("package"):
         tables.setdefault(normalised(text_of(table, "name")), []).append(table)
     waiting: list[Any] = []
-    for table in (table for name in projects for table in tables.get(normalised(name), [])):
-        waiting += list_of(table, "dependencies")
-        for kind, names in (("optional-dependencies", extras), ("dev-dependencies", groups)):
-            for name in table_of(table, kind):
-                waiting += list_of(table, kind, name) if normalised(name) in names else []
+    for project in projects:
+        for table in tables.get(normalised(project), []):
+            waiting += _edges_of(table, extras, groups)
     found: dict[str, set[Release]] = {}
     seen: set[tuple[int, str]] = set()
     while waiting:
@@ -229,20 +261,32 @@ def _reached(
         for table in _targets(edge, tables.get(normalised(text_of(edge, "name")), [])):
             release = text_of(table, "version"), text_of(table_of(table, "source"), "registry")
             found.setdefault(normalised(text_of(table, "name")), set()).add(release)
-            for extra in ("", *(each for each in list_of(edge, "extra") if isinstance(each, str))):
+            for extra in ("", *texts_of(edge, "extra")):
                 if (id(table), extra) not in seen:
                     seen.add((id(table), extra))
-                    waiting += (
-                        list_of(table, "optional-dependencies", extra) if extra else list_of(table, "dependencies")
-                    )
+                    keys = ("optional-dependencies", extra) if extra else ("dependencies",)
+                    waiting += list_of(table, *keys)
+    return found
+
+
+def _edges_of(table: Mapping[str, Any], extras: Collection[str], groups: Collection[str]) -> list[Any]:
+    """What a package of a uv.lock requires itself, with extras and groups."""
+    found = list_of(table, "dependencies")[:]
+    for kind, names in (("optional-dependencies", extras), ("dev-dependencies", groups)):
+        for name in table_of(table, kind):
+            if normalised(name) in names:
+                found += list_of(table, kind, name)
     return found
 
 
 def _targets(edge: object, tables: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The packages that an edge can lead to: it has version and source where there are several of the name."""
     version, source = text_of(edge, "version"), table_of(edge, "source")
-    of_version = [each for each in tables if text_of(each, "version") == version] if version else tables
-    return [each for each in of_version if not source or table_of(each, "source") == source]
+    if version:
+        tables = [each for each in tables if text_of(each, "version") == version]
+    if source:
+        tables = [each for each in tables if table_of(each, "source") == source]
+    return tables
 
 
 def _holds_of_extras(marker: str, extras: frozenset[str], python: str) -> bool:
@@ -255,31 +299,37 @@ def _requires_dist(table: Mapping[str, Any], by: Source, folder: Path, imported:
     """The project's own requirements, as uv keeps them in the lock."""
     for item in list_of(table, "metadata", "requires-dist"):
         name, marker = text_of(item, "name"), text_of(item, "marker")
-        extras = [each for each in list_of(item, "extras") if isinstance(each, str)]
-        text = f"{name}[{','.join(extras)}]" if extras else name
-        address = text_of(item, "url") or next(
-            (text_of(item, key) for key in ("editable", "directory", "path") if text_of(item, key)), ""
-        )
-        if git := text_of(item, "git"):
-            url, _, query = git.partition("?")
-            address = f"git+{url}" + (f"@{query.partition('=')[2]}" if query else "")
-        elif address and "://" not in address:
-            address = address if address.startswith((".", "/")) else f"./{address}"
+        text = name + bracketed(texts_of(item, "extras"))
+        address = _address_of(item)
         text += f" @ {address}" if address else text_of(item, "specifier")
-        text += f" ; {marker}" if marker else ""
+        if marker:
+            text += f" ; {marker}"
         if "extra ==" in marker:
             imported.add(by, text, Outcome.TRANSLATED, "of an extra: not included")
         else:
             imported.add(by, text, *add_requirement(text, by, imported, folder))
 
 
+def _address_of(item: object) -> str:
+    """What follows the `@` of a requirement in a uv.lock; empty if it comes from an index."""
+    if git := text_of(item, "git"):
+        url, _, query = git.partition("?")
+        commit = query.partition("=")[2]
+        return f"git+{url}@{commit}" if query else f"git+{url}"
+    for key in ("url", "editable", "directory", "path"):
+        if address := text_of(item, key):
+            return address if "://" in address else local_address(address)
+    return ""
+
+
 def _uv_package(table: Mapping[str, Any], by: Source, imported: Import, extras: frozenset[str]) -> Package | None:
     source = table_of(table, "source")
-    git = text_of(source, "git")
-    where, _, commit = git.partition("#")
-    address = f"git+{where.partition('?')[0]}@{commit}" if git else text_of(source, "url")
+    address = text_of(source, "url")
+    if git := text_of(source, "git"):
+        where, _, commit = git.partition("#")
+        address = f"git+{where.partition('?')[0]}@{commit}"
     registry = text_of(source, "registry")
-    is_local = any(key in source for key in ("editable", "virtual", "directory", "path"))
+    is_local = not source.keys().isdisjoint(("editable", "virtual", "directory", "path"))
     markers = _of_extras(list_of(table, "resolution-markers"), extras)
     return _package(table, by, imported, markers, registry, address, is_local=is_local)
 
@@ -290,35 +340,40 @@ def _uv_package(table: Mapping[str, Any], by: Source, imported: Import, extras: 
 def _poetry_package(table: Mapping[str, Any], by: Source, imported: Import, extras: frozenset[str]) -> Package | None:
     source = table_of(table, "source")
     kind, url = text_of(source, "type"), text_of(source, "url")
-    address = url if kind == "url" else ""
+    index = address = ""
     if kind == "git":
         address = f"git+{url}@{text_of(source, 'resolved_reference') or text_of(source, 'reference')}"
-    markers = table.get("markers", [])
-    listed = list(markers.values()) if isinstance(markers, Mapping) else [markers]
-    index = url if kind == "legacy" else ""
-    found = _of_extras(listed, extras)
-    return _package(table, by, imported, found, index, address, is_local=kind in ("directory", "file"))
+    elif kind == "url":
+        address = url
+    elif kind == "legacy":
+        index = url
+    written = table.get("markers", [])
+    markers = _of_extras(list(written.values()) if isinstance(written, Mapping) else [written], extras)
+    return _package(table, by, imported, markers, index, address, is_local=kind in ("directory", "file"))
 
 
 # PDM
 
 
 def _pdm_package(table: Mapping[str, Any], by: Source, imported: Import) -> Package | None:
-    git, marker = text_of(table, "git"), text_of(table, "marker")
-    address = f"git+{git}@{text_of(table, 'revision') or text_of(table, 'ref')}" if git else text_of(table, "url")
-    return _package(table, by, imported, [marker], "", address, is_local="path" in table)
+    address = text_of(table, "url")
+    if git := text_of(table, "git"):
+        address = f"git+{git}@{text_of(table, 'revision') or text_of(table, 'ref')}"
+    return _package(table, by, imported, [text_of(table, "marker")], "", address, is_local="path" in table)
 
 
 # PEP 751
 
 
 def _pylock_package(each: Entry, table: Mapping[str, Any], by: Source, imported: Import) -> Package | None:
-    address = each.archive.url or "" if each.archive else ""
+    address = ""
     if each.vcs:
         address = f"git+{each.vcs.url}@{each.vcs.commit_id}"
+    elif each.archive:
+        address = each.archive.url or ""
     # uv writes no index for the default one; files of PyTorch's say it by their URL.
     urls = [wheel.url or "" for wheel in each.wheels or ()]
-    index = each.index or next((url for url in urls if PYTORCH_PAGES.match(url)), "")
+    index = each.index or next(filter(PYTORCH_PAGES.match, urls), "")
     markers = [str(each.marker)] if each.marker else []
     return _package(table, by, imported, markers, index, address, is_local=each.directory is not None)
 
@@ -328,8 +383,17 @@ def _pylock_package(each: Entry, table: Mapping[str, Any], by: Source, imported:
 
 def _of_extras(markers: list[Any], extras: frozenset[str]) -> list[str]:
     """Markers without their conditions on extras."""
-    texts = [each for each in markers if isinstance(each, str) and each]
-    return [_NEVER if (rest := without_extras(each, extras)) is None else rest for each in texts]
+    found = []
+    for each in _texts(markers):
+        rest = without_extras(each, extras)
+        found.append(_NEVER if rest is None else rest)
+    return found
+
+
+def _texts(values: list[Any]) -> list[str]:
+    """The texts among values, without empty ones."""
+    texts = [each for each in values if isinstance(each, str)]
+    return list(filter(None, texts))
 
 
 def _package(  # noqa: PLR0913
@@ -347,13 +411,13 @@ def _package(  # noqa: PLR0913
     if not NAME.fits(name) or not (VERSION.fits(version) or not version):
         imported.add(by, f"{name} {version}", Outcome.NOT_UNDERSTOOD, "it is no name and version of a package")
         return None
-    listed = list_of(table, "dependencies")
-    names = [*table_of(table, "dependencies"), *(text_of(each, "name") for each in listed)]
-    # PDM's are requirements.
-    names += [re.split(r"[^\w.-]", each, maxsplit=1)[0] for each in listed if isinstance(each, str)]
-    texts = tuple(each for each in markers if isinstance(each, str) and each)
-    found = tuple(map(normalised, names))
-    return Package(normalised(name), version, by, texts, index, url, found, is_local)
+    names = list(table_of(table, "dependencies"))
+    for each in list_of(table, "dependencies"):
+        # PDM's are requirements.
+        is_text = isinstance(each, str)
+        names.append(re.split(r"[^\w.-]", each, maxsplit=1)[0] if is_text else text_of(each, "name"))
+    requires = tuple(map(normalised, names))
+    return Package(normalised(name), version, by, tuple(_texts(markers)), index, url, requires, is_local)
 
 
 def _add_roots(packages: list[Package], path: Path, imported: Import) -> None:
@@ -365,10 +429,10 @@ def _add_roots(packages: list[Package], path: Path, imported: Import) -> None:
     if not has_graph:
         note = "the file does not list which packages are required by others: all are dependencies"
     imported.add(Source(name), name, Outcome.TRANSLATED, note)
-    has_torch = any(each.name in INDEX_FAMILY for each in here)
-    brought = {each.name for each in here if not has_graph and has_torch and is_required_by_torch(each.name)}
-    by_name = {each.name: each for each in here if each.name not in brought}
-    for root in roots({each.name: each.requires for each in by_name.values()}):
+    by_name = {each.name: each for each in here}
+    if not has_graph and not by_name.keys().isdisjoint(INDEX_FAMILY):
+        by_name = {name: each for name, each in by_name.items() if not is_required_by_torch(name)}
+    for root in roots({name: each.requires for name, each in by_name.items()}):
         package = by_name[root]
         text = f"{package.name} @ {package.url}" if package.url else package.name
         add_requirement(text, package.by, imported, path.parent)
@@ -403,19 +467,19 @@ def _add(
         if required and chosen not in required:
             chosen, why = choice(required, pythons)[0], ": it is the one for linux-64"
         for package in several:
-            text = f"{package.name} {package.version}".strip()
+            outcome = Outcome.TRANSLATED
             if package.is_local:
-                imported.add(package.by, text, Outcome.TRANSLATED, "a local project: its version is that of its folder")
+                reason = "a local project: its version is that of its folder"
             elif package.name in others:
                 reason = "only for extras or groups that are not included"
-                imported.add(package.by, text, Outcome.TRANSLATED, reason)
             elif len(several) == 1 and name == "torch" and _is_unsupported(package, imported):
-                imported.add(package.by, text, Outcome.REFUSED, SUPPORTED)
+                outcome, reason = Outcome.REFUSED, SUPPORTED
             elif package is not chosen:
-                imported.add(package.by, text, Outcome.TRANSLATED, f"not preferred: {chosen.version} is{why}")
+                reason = f"not preferred: {chosen.version} is{why}"
             else:
                 note_locked(package, imported, installed)
-                imported.add(package.by, text, Outcome.TRANSLATED, _prefer(package, imported) + why)
+                reason = _prefer(package, imported) + why
+            imported.add(package.by, f"{package.name} {package.version}".strip(), outcome, reason)
 
 
 def _is_unsupported(package: Package, imported: Import) -> bool:
@@ -429,12 +493,14 @@ def note_locked(
 
     installed: as in `_add`.
     """
-    pythons = [each for each in PYTHONS if _is_for(Platform.LINUX_64, package, (each,))]
-    if installed:
-        versions = {
-            python: [version for version, _ in found.get(package.name, ())] for python, found in installed.items()
-        }
-        pythons = [each for each in PYTHONS if package.version in versions[each]]
+    pythons = []
+    for python in PYTHONS:
+        if installed:
+            is_here = package.version in dict(installed[python].get(package.name, ()))
+        else:
+            is_here = _is_for(Platform.LINUX_64, package, (python,))
+        if is_here:
+            pythons.append(python)
     index = package.index.rstrip("/")
     is_default = not package.url and index in ("", default_index_url({}).rstrip("/"))
     if len(pythons) < len(PYTHONS) or not is_default:
@@ -444,11 +510,15 @@ def note_locked(
 
 def _mirror(packages: list[Package]) -> str:
     """The index from which most packages are, if none is from the default one; empty otherwise."""
-    counts = Counter(each.index for each in packages if each.index and not PYTORCH_PAGES.match(each.index))
-    is_default = any(each.rstrip("/") == default_index_url({}).rstrip("/") for each in counts)
-    if is_default or not counts or any(not (each.index or each.url or each.is_local) for each in packages):
-        return ""
-    return counts.most_common(1)[0][0]
+    counts: Counter[str] = Counter()
+    for each in packages:
+        if not (each.index or each.url or each.is_local):
+            return ""
+        if each.index.rstrip("/") == default_index_url({}).rstrip("/"):
+            return ""
+        if each.index and not PYTORCH_PAGES.match(each.index):
+            counts[each.index] += 1
+    return counts.most_common(1)[0][0] if counts else ""
 
 
 def _prefer(package: Package, imported: Import) -> str:
@@ -475,13 +545,18 @@ def _pin_url(package: Package, imported: Import) -> str:
         found = _REQUIRED.fullmatch(line.text)
         if line.project is not None or found is None or normalised(found[1]) != package.name:
             continue
-        where, fragment, marker = found[3] or "", found[4] or "", f" {found[5]}" if found[5] else ""
-        if where and not is_commit:
-            return "from the address that the requirement names"
-        head, slash, last = where.rpartition("/")
-        address = f"{head}{slash}{last.partition('@')[0]}@{commit}{fragment}" if where else package.url
-        imported.draft.dependencies[at] = line._replace(text=f"{found[1]}{found[2] or ''} @ {address}{marker}")
-        return f"the requirement names its commit, {commit[:12]}" if is_commit else "the requirement names its address"
+        name, extras, where, fragment, marker = found.groups(default="")
+        address = package.url
+        if where:
+            if not is_commit:
+                return "from the address that the requirement names"
+            head, slash, last = where.rpartition("/")
+            address = f"{head}{slash}{last.partition('@')[0]}@{commit}{fragment}"
+        text = f"{name}{extras} @ {address} {marker}".rstrip()
+        imported.draft.dependencies[at] = line._replace(text=text)
+        if is_commit:
+            return f"the requirement names its commit, {commit[:12]}"
+        return "the requirement names its address"
     return f"from {without_credentials(package.url.partition('#')[0])}, as the package that requires it states"
 
 
@@ -507,16 +582,23 @@ def choice(several: list[Package], pythons: Iterable[str]) -> tuple[Package, str
     """
     if len(several) == 1:
         return several[0], ""
-    by_python = {each: [one for one in several if _is_for(Platform.LINUX_64, one, (each,))] for each in pythons}
-    python, fitting = next(((each, found) for each, found in by_python.items() if found), ("", several))
-    newest = max(fitting, key=lambda each: pep440(each.version) or Version("0"))
-    if not python:
-        return newest, ": the newest, and none is for linux-64"
+    by_python: dict[str, list[Package]] = {}
+    for python in pythons:
+        fitting = [each for each in several if _is_for(Platform.LINUX_64, each, (python,))]
+        if fitting:
+            by_python[python] = fitting
+    if not by_python:
+        return _newest(several), ": the newest, and none is for linux-64"
+    python, fitting = next(iter(by_python.items()))
     if len(fitting) > 1:
-        return newest, ": the newest of those for linux-64"
-    if all(found in ([], fitting) for found in by_python.values()):
-        return newest, ": it is the one for linux-64"
-    return newest, f": it is the one for Python {python.rpartition('.')[0]}"
+        return _newest(fitting), ": the newest of those for linux-64"
+    if all(each == fitting for each in by_python.values()):
+        return fitting[0], ": it is the one for linux-64"
+    return fitting[0], f": it is the one for Python {python.rpartition('.')[0]}"
+
+
+def _newest(packages: Iterable[Package]) -> Package:
+    return max(packages, key=lambda each: pep440(each.version) or Version("0"))
 
 
 def _is_for(platform: Platform, package: Package, pythons: Iterable[str]) -> bool:

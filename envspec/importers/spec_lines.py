@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from envspec.importers.conda_specs import python_marker, with_markers
+from envspec.importers.pip import bracketed
 from envspec.models import Platform
 from envspec.names import normalised
 from envspec.spec.pip_lines import NAME
@@ -35,14 +36,18 @@ class Overrides:
             for override, reason in rows:
                 if override in applied:
                     yield {"requirement": override.text, "reason": reason}
-            without = [
-                platform.value
-                for platform, environment in self._environments.items()
-                if not any(override.applies_to(environment) for override in applied)
-            ]
-            if without and name not in required:
-                text = f"{name} ; {python_marker(tuple(without))}" if applied else name
-                yield {"requirement": text, "remove": True, "reason": rows[0][1]}
+            if name in required:
+                continue
+            without = list(self._environments)
+            for override in applied:
+                without = [each for each in without if not override.applies_to(self._environments[each])]
+            if without:
+                marker = python_marker(tuple(each.value for each in without))
+                yield {
+                    "requirement": f"{name} ; {marker}" if applied else name,
+                    "remove": True,
+                    "reason": rows[0][1],
+                }
 
     def removed(self) -> frozenset[str]:
         """The names that are required on no platform."""
@@ -55,10 +60,9 @@ class Overrides:
         applied = self._applied(line.name)
         if applied and line.kind is not RequirementKind.NAME:
             return None
-        extras = f"[{','.join(line.extras)}]" if line.extras else ""
         found = []
         for override in applied:
-            text = f"{line.name}{extras}{override.specifier}"
+            text = f"{line.name}{bracketed(line.extras)}{override.specifier}"
             found.append(with_markers(text, str(line.marker or ""), str(override.marker or "")))
         return found
 
@@ -68,27 +72,28 @@ class Overrides:
         return [each for each in overrides if any(map(each.applies_to, self._environments.values()))]
 
 
-def implied(line: Requirement, others: Iterable[Requirement]) -> bool:
+def is_implied(line: Requirement, others: Iterable[Requirement]) -> bool:
     """Whether one of the other requirements on the same package demands all that a requirement does."""
-    return any(
-        (other.name, other.kind, other.url) == (line.name, line.kind, line.url)
-        and other.marker in (None, line.marker)
-        and {*other.extras} >= {*line.extras}
-        and {*other.specifier} >= {*line.specifier}
-        for other in others
-    )
+    for other in others:
+        if (other.name, other.kind, other.url) != (line.name, line.kind, line.url):
+            continue
+        if other.marker not in (None, line.marker):
+            continue
+        if {*other.extras} >= {*line.extras} and {*other.specifier} >= {*line.specifier}:
+            return True
+    return False
 
 
 def with_name_of_wheel(text: str, requested: str, found: str) -> str:
     """The text of a spec, with another name for a project that it requires by an address."""
 
-    def renamed(line: re.Match[str]) -> str:
-        return line[0].replace(line[1], found, 1) if normalised(line[1]) == normalised(requested) else line[0]
+    def rename(line: re.Match[str]) -> str:
+        return found if normalised(line[0]) == normalised(requested) else line[0]
 
-    return re.sub(rf"(?<=[\"'])({NAME})(?=(?:\[[^\]]*\])? @ )", renamed, text)
+    return re.sub(rf"(?<=[\"']){NAME}(?=(?:\[[^\]]*\])? @ )", rename, text)
 
 
 def with_extras(line: Requirement, without: Sequence[str]) -> str:
     """The text of a requirement without some of its extras."""
-    kept = ",".join(extra for extra in line.extras if extra not in without)
-    return re.sub(r"\[[^\]]*\]", f"[{kept}]" if kept else "", line.text, count=1)
+    kept = [extra for extra in line.extras if extra not in without]
+    return re.sub(r"\[[^\]]*\]", bracketed(kept), line.text, count=1)

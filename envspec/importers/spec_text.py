@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,13 +15,15 @@ from packaging.version import InvalidVersion, Version
 
 from envspec.documents import parse_toml
 from envspec.facts import Facts
+from envspec.importers.pip import local_address
 from envspec.importers.services import services_of
 from envspec.importers.spec_cuda import WITH_CUDA, WITHOUT_CUDA, CudaTable
-from envspec.importers.spec_lines import Overrides, implied
+from envspec.importers.spec_lines import Overrides, is_implied
 from envspec.importers.types import (
     CPU,
     PYTHON_SERIES,
     Choices,
+    Clue,
     Draft,
     DraftIndex,
     DraftRequirement,
@@ -47,8 +49,11 @@ SCHEMA: Final = "envspec.schema.json"
 
 @dataclass(frozen=True, slots=True)
 class SpecDraft:
-    """name: of the environment. decisions: the values that follow from clues, or from nothing, each with its reason.
+    """A spec that is not written yet.
 
+    name: of the environment.
+    text: of the file.
+    decisions: the values that follow from clues, or from nothing, each with its reason.
     with_cuda: the text if torch is locked although nothing says so; empty if it is no other.
     """
 
@@ -63,7 +68,7 @@ def spec_of(imported: Import, choices: Choices, facts: Facts, folder: Path, now:
 
     folder: of the spec's file, from which it names local projects. now: its as_of unless something else is said.
     """
-    writer = _Writer(imported, choices, facts, folder, now)
+    writer = _SpecWriter(imported, choices, facts, folder, now)
     text = "".join(writer.tables())
     note_unused(imported, parse_toml(text))
     other = text.replace(WITHOUT_CUDA, WITH_CUDA)
@@ -82,7 +87,7 @@ def note_unused(imported: Import, spec: Mapping[str, Any]) -> None:
         instead = f"the spec has [{table}] {key} {actual}" if actual else f"the spec has no [{table}] {key}"
         for clue in clues:
             is_range = table == "env" and not re.fullmatch(r"3\.\d+(?:\.\d+)?", clue.value)
-            is_used = f"{clue.value}.".startswith(f"{actual}.") and actual
+            is_used = actual and f"{clue.value}.".startswith(f"{actual}.")
             if not (is_range or is_used or clue.value == CPU):
                 _note(imported.ledger, clue.source, instead)
 
@@ -97,7 +102,7 @@ def _note(ledger: list[LedgerEntry], source: Source, note: str) -> None:
             return
 
 
-class _Writer:
+class _SpecWriter:
     def __init__(self, imported: Import, choices: Choices, facts: Facts, folder: Path, now: datetime) -> None:
         self._imported = imported
         self._draft: Draft = imported.draft
@@ -112,14 +117,16 @@ class _Writer:
         """The text of each table."""
         draft, choices = self._draft, self._choices
         services = services_of(self._imported)
-        platforms = tuple(dict.fromkeys(choices.platforms or (Platform(each.value) for each in draft.platforms)))
-        platforms = platforms or (Platform.LINUX_64,)
+        platforms = choices.platforms or [Platform(each.value) for each in draft.platforms]
+        platforms = tuple(dict.fromkeys(platforms)) or (Platform.LINUX_64,)
         read = self._read(draft.dependencies, read_requirement)
-        constraints = list(dict.fromkeys(line.text for _, line in self._read(draft.constraints, read_constraint)))
-        python = self._python(self._torch_bounds([*(line.text for _, line in read), *constraints]))
+        bounds = [line for _, line in self._read(draft.constraints, read_constraint)]
+        constraints = list(dict.fromkeys(line.text for line in bounds))
+        python = self._python(self._torch_bounds([*(line for _, line in read), *bounds]))
         overrides = Overrides(draft.overrides, platforms, python)
-        dependencies = list(self._required(read, overrides))
-        torch = self._torch_bounds([*dependencies, *constraints])
+        required = self._required(read, overrides)
+        dependencies = [each.text for each in required]
+        torch = self._torch_bounds([*required, *bounds])
         schema = os.path.relpath(self._imported.root.resolve() / SCHEMA, self._folder).replace(os.sep, "/")
         yield f"#:schema {schema}\n# Written by `envspec init`; `envspec schema > {SCHEMA}` writes what editors read.\n"
         yield _table(
@@ -133,18 +140,11 @@ class _Writer:
             },
         )
         yield self._cuda(torch, dependencies)
-        prefer = [
-            text
-            for name, version in sorted(draft.versions.items())
-            if name not in overrides.removed()
-            and (text := f"{name}=={version}") not in dependencies
-            and _is_valid(read_preference, text)
-        ]
         pip: dict[str, Value] = {
             "dependencies": dependencies,
             "constraints": constraints,
-            "prefer": prefer,
-            "overrides": list(overrides.tables({read_requirement(each).name for each in dependencies})),
+            "prefer": self._preferences({*dependencies}, overrides.removed()),
+            "overrides": list(overrides.tables({each.name for each in required})),
         }
         # As they are locked: packages of conda count for pip's.
         yield from self._conda()
@@ -153,16 +153,21 @@ class _Writer:
         yield from self._indexes()
         yield _table("system", {"apt": sorted(set(draft.apt))})
         yield _table("services", dict(services))
-        bases = [each.value for each in draft.bases]
-        yield _table(
-            "image",
-            {
-                "base": bases[0] if bases else None,
-                "packages": "keep" if bases else None,
-                "env": draft.env,
-                "workdir": draft.workdir or None,
-            },
-        )
+        image: dict[str, Value] = {}
+        if draft.bases:
+            image = {"base": draft.bases[0].value, "packages": "keep"}
+        yield _table("image", {**image, "env": draft.env, "workdir": draft.workdir or None})
+
+    def _preferences(self, required: Collection[str], removed: Collection[str]) -> list[str]:
+        """The versions that the first lock prefers. required: texts. removed: names that overrides remove."""
+        found: list[str] = []
+        for name, version in sorted(self._draft.versions.items()):
+            text = f"{name}=={version}"
+            if name in removed or text in required:
+                continue
+            if _is_valid(read_preference, text):
+                found.append(text)
+        return found
 
     def _cuda(self, torch: SpecifierSet, dependencies: Sequence[str]) -> str:
         cuda = CudaTable(self._imported, self._choices, self._facts)
@@ -183,28 +188,33 @@ class _Writer:
             text = each.text
             if each.project is not None:
                 path = os.path.relpath(each.project.resolve(), self._folder).replace(os.sep, "/")
-                text = text.replace("{path}", path if path.startswith(".") else f"./{path}")
+                text = text.replace("{path}", local_address(path))
             try:
                 found.append((each, read(text)))
             except BadValue as bad:
                 self._refuse(each, f"{bad.found} ({bad.hint})" if bad.hint else bad.found)
         return found
 
-    def _required(self, read: Iterable[tuple[DraftRequirement, Requirement]], overrides: Overrides) -> Iterator[str]:
+    def _required(
+        self, read: Iterable[tuple[DraftRequirement, Requirement]], overrides: Overrides
+    ) -> list[Requirement]:
         """The requirements as overrides make them, without those of which others demand more."""
-        texts: dict[str, None] = {}
+        lines: dict[str, Requirement] = {}
         for line, requirement in read:
             replaced = overrides.replaced(requirement)
-            if replaced is not None:
-                self._note_replaced(line, replaced)
-            texts.update(dict.fromkeys([requirement.text] if replaced is None else replaced))
-        lines = list(map(read_requirement, texts))
-        kept: list[Requirement] = []
-        for at, each in enumerate(lines):
+            if replaced is None:
+                lines.setdefault(requirement.text, requirement)
+                continue
+            self._note_replaced(line, replaced)
+            for text in replaced:
+                lines.setdefault(text, read_requirement(text))
+        waiting, kept = list(lines.values()), list[Requirement]()
+        while waiting:
+            each = waiting.pop(0)
             # `fschat` beside `fschat[webui]`.
-            if not implied(each, [*kept, *lines[at + 1 :]]):
+            if not is_implied(each, [*kept, *waiting]):
                 kept.append(each)
-                yield each.text
+        return kept
 
     def _note_replaced(self, line: DraftRequirement, texts: Sequence[str]) -> None:
         """Say in the ledger what an override made of a requirement of the project."""
@@ -225,12 +235,12 @@ class _Writer:
         text = line.text if isinstance(line, DraftRequirement) else line.url
         ledger.append(LedgerEntry(line.source, text, Outcome.REFUSED, why))
 
-    def _torch_bounds(self, lines: Sequence[str]) -> SpecifierSet:
+    def _torch_bounds(self, lines: Sequence[Requirement]) -> SpecifierSet:
         """The versions of torch that the sources allow; the installed one alone if it is known."""
         if (version := self._draft.versions.get("torch")) is not None:
             return SpecifierSet(f"=={Version(version).public}")
         found = SpecifierSet()
-        for line in map(read_requirement, lines):
+        for line in lines:
             if line.name == "torch":
                 found &= line.specifier
         return found
@@ -261,44 +271,55 @@ class _Writer:
     def _python(self, torch: SpecifierSet) -> str:
         if self._choices.python:
             return self._choices.python
-        clues = self._draft.pythons
-        exact = next((each for each in clues if _is_valid(read_python, each.value)), None)
-        if exact is not None:
-            series = ".".join(exact.value.split(".")[:2])
-            patches = {row.version for row in self._facts.standalone_pythons(series, Platform.LINUX_64)}
-            # conda's Python has whatever version its channel has.
-            is_condas = self._has_conda()
-            is_preferred = is_condas and "python" in self._draft.conda_versions
-            if exact.value in (series, *patches) or (is_condas and not is_preferred):
-                return self._decide("env.python", exact.value, exact.why, str(exact.source))
-            why = f"{exact.why}; {exact.value} has no standalone build, the series' newest patch is used"
-            if is_preferred:
-                why = f"{exact.why}; {exact.value} is preferred"
-            return self._decide("env.python", series, why, str(exact.source))
-        if not clues and (found := self._python_of_system()):
+        for clue in self._draft.pythons:
+            if _is_valid(read_python, clue.value):
+                return self._exact_python(clue)
+        if not self._draft.pythons and (found := self._python_of_system()):
             return found
-        bounds = [(each, bound) for each in clues if (bound := _specifiers(each.value)) is not None]
-        allowed = [
-            series
-            for series in PYTHON_SERIES
-            if all(any(bound.contains(f"{series}.{n}") for n in (0, 9)) for _, bound in bounds)
-        ] or list(PYTHON_SERIES)
-        rows = [row for row in self._facts.torch if torch and torch.contains(row.version) and row.pythons]
-        with_wheels = [
-            series for series in allowed if not rows or any(series in row.pythons for row in rows)
-        ] or allowed
-        why = "; ".join([*dict.fromkeys(each.why for each, _ in bounds)] or ["no source names a Python version"])
-        if with_wheels[0] != allowed[0]:
-            why += f"; torch{torch} has no wheel for {allowed[0]}"
-        return self._decide("env.python", with_wheels[0], why, ", ".join(str(each.source) for each, _ in bounds))
+        return self._python_in_bounds(torch)
+
+    def _exact_python(self, clue: Clue) -> str:
+        """The version that a source names, or its series if nothing has this patch."""
+        series = ".".join(clue.value.split(".")[:2])
+        patches = {row.version for row in self._facts.standalone_pythons(series, Platform.LINUX_64)}
+        if clue.value == series or clue.value in patches:
+            return self._decide("env.python", clue.value, clue.why, str(clue.source))
+        why = f"{clue.why}; {clue.value} has no standalone build, the series' newest patch is used"
+        if self._has_conda():
+            # conda's Python has whatever version its channel has.
+            if "python" not in self._draft.conda_versions:
+                return self._decide("env.python", clue.value, clue.why, str(clue.source))
+            why = f"{clue.why}; {clue.value} is preferred"
+        return self._decide("env.python", series, why, str(clue.source))
+
+    def _python_in_bounds(self, torch: SpecifierSet) -> str:
+        """The preferred series that all sources allow, for which torch has a wheel."""
+        clues = [each for each in self._draft.pythons if _is_valid(SpecifierSet, each.value)]
+        allowed = list(PYTHON_SERIES)
+        for clue in clues:
+            allowed = [series for series in allowed if _allows(SpecifierSet(clue.value), series)]
+        allowed = allowed or list(PYTHON_SERIES)
+        chosen = allowed[0]
+        why = "; ".join(dict.fromkeys(each.why for each in clues)) or "no source names a Python version"
+        with_wheels: set[str] = set()
+        for row in self._facts.torch:
+            if torch and torch.contains(row.version):
+                with_wheels.update(row.pythons)
+        fitting = [series for series in allowed if series in with_wheels]
+        if fitting and fitting[0] != chosen:
+            why += f"; torch{torch} has no wheel for {chosen}"
+            chosen = fitting[0]
+        return self._decide("env.python", chosen, why, ", ".join(str(each.source) for each in clues))
 
     def _python_of_system(self) -> str:
         """The Python that the system of an image has, whose `pip` its lines run."""
-        for each in self._draft.systems[:1]:
-            row = self._facts.system(each.value)
-            if row is not None and row.python is not None and row.python in PYTHON_SERIES:
-                return self._decide("env.python", row.python, f"python3 of {each.value}", str(each.source))
-        return ""
+        if not self._draft.systems:
+            return ""
+        clue = self._draft.systems[0]
+        row = self._facts.system(clue.value)
+        if row is None or row.python not in PYTHON_SERIES:
+            return ""
+        return self._decide("env.python", row.python, f"python3 of {clue.value}", str(clue.source))
 
     def _indexes(self) -> Iterator[str]:
         taken: set[str] = set()
@@ -340,41 +361,32 @@ class _Writer:
         draft = self._draft
         if not self._has_conda():
             return
-        common = [text for text, platform in draft.conda if not platform]
-        prefer = [
-            text
-            for name, record in sorted(draft.conda_versions.items())
-            if _is_valid(read_preferred_record, text := f"{name} =={record}")
-        ]
-        yield _table(
-            "conda",
-            {
-                "channels": list(dict.fromkeys(draft.channels)) or ["conda-forge"],
-                "dependencies": [text for text in dict.fromkeys(common) if _is_valid(read_match_spec, text)],
-                "prefer": prefer,
-            },
-        )
-        of_platform: dict[str, list[str]] = {}
+        #: Platform, empty for all -> its match specs.
+        specs: dict[str, dict[str, None]] = {}
         for text, platform in draft.conda:
-            if platform:
-                of_platform.setdefault(platform, []).append(text)
-        for platform, texts in sorted(of_platform.items()):
-            yield _table(f"conda.platform.{platform}", {"dependencies": list(dict.fromkeys(texts))})
+            specs.setdefault(platform, {})[text] = None
+        preferred = [f"{name} =={record}" for name, record in sorted(draft.conda_versions.items())]
+        conda: dict[str, Value] = {
+            "channels": list(dict.fromkeys(draft.channels)) or ["conda-forge"],
+            "dependencies": [text for text in specs.pop("", ()) if _is_valid(read_match_spec, text)],
+            "prefer": [text for text in preferred if _is_valid(read_preferred_record, text)],
+        }
+        yield _table("conda", conda)
+        for platform, texts in sorted(specs.items()):
+            yield _table(f"conda.platform.{platform}", {"dependencies": list(texts)})
 
 
 def _is_valid(read: Callable[[str], object], text: str) -> bool:
     try:
         read(text)
-    except (BadValue, InvalidVersion):
+    except (BadValue, InvalidSpecifier, InvalidVersion):
         return False
     return True
 
 
-def _specifiers(text: str) -> SpecifierSet | None:
-    try:
-        return SpecifierSet(text)
-    except InvalidSpecifier:
-        return None
+def _allows(bounds: SpecifierSet, series: str) -> bool:
+    """Whether a specifier allows an early or a late patch of a series."""
+    return bounds.contains(f"{series}.0") or bounds.contains(f"{series}.9")
 
 
 def _table(name: str, values: Mapping[str, Value], *, is_array: bool = False) -> str:
@@ -395,13 +407,16 @@ def _commented(text: str) -> str:
 def _value(value: Value) -> str:
     if isinstance(value, datetime):
         return time_text(value)
+    if isinstance(value, str):
+        return _text(value)
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{bare_key(key)} = {_value(each)}" for key, each in value.items()) + " }"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        items = [_value(each) for each in value]
+        pairs = [f"{bare_key(key)} = {_value(each)}" for key, each in value.items()]
+        return f"{{ {', '.join(pairs)} }}"
+    if isinstance(value, Sequence):
+        items = list(map(_value, value))
         short = f"[{', '.join(items)}]"
-        return short if len(short) <= 90 else "[\n" + "".join(f"  {each},\n" for each in items) + "]"
-    return _text(value) if isinstance(value, str) else str(value).lower()
+        return short if len(short) <= 90 else "[\n  " + ",\n  ".join(items) + ",\n]"
+    return str(value).lower()
 
 
 def _text(text: str) -> str:

@@ -60,3 +60,18 @@ def text_of(value: Any, key: str) -> str:
     """A text in a table; empty if there is none."""
     found = value.get(key) if isinstance(value, Mapping) else None
     return found if isinstance(found, str) else ""
+
+
+def items_of(value: Any) -> list[Any]:
+    """The items of a list; none of another value."""
+    return value if isinstance(value, list) else []
+
+
+def several_of(value: Any) -> list[Any]:
+    """The items of a list, or another value alone."""
+    return value if isinstance(value, list) else [value]
+
+
+def texts_of(value: Any, *keys: str) -> list[str]:
+    """The texts in a list within tables, without its other items."""
+    return [each for each in list_of(value, *keys) if isinstance(each, str)]

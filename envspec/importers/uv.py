@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,7 @@ from envspec.errors import UsageError
 from envspec.importers.pip import Use, Verdict, add_cuda, add_index, cuda_of
 from envspec.importers.project import Project, not_included, written_value
 from envspec.importers.python_locks import PYTHONS, holds
-from envspec.importers.toml_lines import text_of
+from envspec.importers.toml_lines import items_of, several_of, text_of, texts_of
 from envspec.importers.types import Clue, Outcome, Source
 from envspec.importers.unsupported import note_unsupported
 from envspec.lockfile.toml_writer import time_text
@@ -25,10 +25,12 @@ from envspec.spec.errors import KeyPath
 
 def read_environments(project: Project) -> None:
     """Read the platforms of the project, on which its requirements depend."""
-    listed = project.file.table("tool", "uv").get("environments", [])
+    listed = project.file.table("tool", "uv").get("environments")
     path: KeyPath = ("tool", "uv", "environments")
-    for at, text in enumerate([listed] if isinstance(listed, str) else listed if isinstance(listed, list) else ()):
-        _platforms(project, text, (*path, at) if isinstance(listed, list) else path)
+    if isinstance(listed, str):
+        _read_platforms(project, listed, path)
+    for at, text in enumerate(items_of(listed)):
+        _read_platforms(project, text, (*path, at))
 
 
 def check_conflicts(project: Project) -> None:
@@ -39,10 +41,12 @@ def check_conflicts(project: Project) -> None:
     """
     for at, items in enumerate(list_of(project.file.data, "tool", "uv", "conflicts")):
         taken: list[str] = []
-        for item in items if isinstance(items, list) else ():
-            is_own = normalised(text_of(item, "package") or project.name) == project.name
+        for item in items_of(items):
+            if normalised(text_of(item, "package") or project.name) != project.name:
+                continue
             for kind, names in (("extra", project.extras), ("group", project.groups)):
-                if is_own and (name := text_of(item, kind)) and normalised(name) in names:
+                name = text_of(item, kind)
+                if name and normalised(name) in names:
                     taken.append(f"{kind} {name}")
         if len(taken) > 1:
             where = project.file.at("tool", "uv", "conflicts", at)
@@ -72,27 +76,30 @@ def read_uv(project: Project) -> None:
     read_sources(project)
     for key, value in uv.items():
         if key not in _READ:
-            project.add(("tool", "uv", key), f"{key} = {written_value(value)}", _key(project, key, value))
+            project.add(("tool", "uv", key), f"{key} = {written_value(value)}", _read_key(project, key, value))
 
 
-def _key(project: Project, key: str, value: Any) -> Verdict:
+def _read_key(project: Project, key: str, value: Any) -> Verdict:
     by = project.file.at("tool", "uv", key)
     if key in ("index-url", "extra-index-url", "find-links", "default-index"):
         is_links, is_default = key == "find-links", key in ("index-url", "default-index")
-        urls = [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
-        return _joined(add_index(url, by, project.imported, is_links=is_links, is_default=is_default) for url in urls)
+        verdicts = []
+        for url in several_of(value):
+            if isinstance(url, str):
+                verdicts.append(add_index(url, by, project.imported, is_links=is_links, is_default=is_default))
+        return _joined(verdicts)
     if key == "exclude-newer" and isinstance(value, str):
         return _exclude_newer(project, value, by)
     if key == "exclude-newer-package" and isinstance(value, Mapping):
         return _exclude_newer_package(project, value)
     if key in ("no-binary-package", "no-build-isolation-package") and isinstance(value, list):
-        project.imported.draft.build_packages += [each for each in value if isinstance(each, str)]
+        project.imported.draft.build_packages += texts_of(project.file.table("tool", "uv"), key)
         return Verdict(Outcome.TRANSLATED, "[pip.build] packages: built if a release has no wheel")
     backend = value if key == "torch-backend" else table_of(value).get("torch-backend")
     if isinstance(backend, str):
         return _backend(project, backend, by)
     if key == "default-groups":
-        listed = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        listed = ", ".join(map(str, several_of(value)))
         return Verdict(Outcome.TRANSLATED, f"included with --group {listed}")
     return _KEYS.get(key, Verdict(Outcome.NOT_UNDERSTOOD, "it is not a setting of uv that is read"))
 
@@ -116,13 +123,18 @@ def _exclude_newer(project: Project, value: str, by: Source) -> Verdict:
 def _exclude_newer_package(project: Project, value: Mapping[str, Any]) -> Verdict:
     verdicts = []
     for name, each in value.items():
-        # `false`: no bound, which is an age of zero.
-        if time := "0 days ago" if each is False else _time(each) if isinstance(each, str) else "":
+        time = ""
+        if each is False:
+            # No bound, which is an age of zero.
+            time = "0 days ago"
+        elif isinstance(each, str):
+            time = _time(each)
+        if time:
             project.imported.draft.package_as_ofs[normalised(name)] = time
             verdicts.append(Verdict(Outcome.TRANSLATED, f"[env] package_as_of: {normalised(name)} = {time}"))
         else:
             verdicts.append(Verdict(Outcome.NOT_UNDERSTOOD, f"{name}: {_NO_TIME}"))
-    return _joined(iter(verdicts))
+    return _joined(verdicts)
 
 
 _NO_TIME: Final = "it is neither a time nor an age such as 7 days"
@@ -131,44 +143,51 @@ _NO_TIME: Final = "it is neither a time nor an age such as 7 days"
 def _time(value: str) -> str:
     """A time or an age of uv as [env] as_of has it; empty if it is neither."""
     # A date includes its day: of 2026-01-05, uv 0.13.8 writes 2026-01-06T00:00:00Z into uv.lock.
-    is_date = re.fullmatch(r"\d{4}-\d\d-\d\d", value)
+    days = 1 if re.fullmatch(r"\d{4}-\d\d-\d\d", value) else 0
     try:
-        bound = read_as_of(f"{value} ago" if re.fullmatch(r"\d+ [a-z]+", value) else value)
-        return str(bound) if isinstance(bound, Age) else time_text(bound + timedelta(days=bool(is_date)))
+        bound = read_as_of(re.sub(r"^\d+ [a-z]+$", r"\g<0> ago", value))
+        return str(bound) if isinstance(bound, Age) else time_text(bound + timedelta(days=days))
     except (ValueError, OverflowError):
         return ""
 
 
-def _platforms(project: Project, text: object, path: KeyPath) -> None:
+def _read_platforms(project: Project, text: object, path: KeyPath) -> None:
     """The platforms on which a marker of `environments` can hold."""
-    found = [each.value for each in Platform if any(holds(str(text), each, python) for python in PYTHONS)]
-    draft = project.imported.draft
-    draft.platforms += [Clue(each, project.file.at(*path), str(path[2])) for each in found]
-    verdict = (
-        Verdict(Outcome.TRANSLATED, f"[env] platforms: {', '.join(found)}")
-        if found
-        else Verdict(Outcome.REFUSED, "it matches none of the platforms that a spec can have")
-    )
+    found: list[str] = []
+    for platform in Platform:
+        if any(holds(str(text), platform, python) for python in PYTHONS):
+            found.append(platform.value)
+            project.imported.draft.platforms.append(Clue(platform.value, project.file.at(*path), str(path[2])))
+    verdict = Verdict(Outcome.TRANSLATED, f"[env] platforms: {', '.join(found)}")
+    if not found:
+        verdict = Verdict(Outcome.REFUSED, "it matches none of the platforms that a spec can have")
     project.add(path, str(text), verdict)
 
 
 def read_sources(project: Project) -> None:
     """Entries for sources and indexes: requirements have added what they took."""
     for name, value in project.file.table("tool", "uv", "sources").items():
-        several = isinstance(value, list)
-        for at, source in enumerate(value if isinstance(value, list) else [value]):
-            path: KeyPath = ("tool", "uv", "sources", name, *((at,) if several else ()))
+        for at, source in enumerate(several_of(value)):
+            path: KeyPath = ("tool", "uv", "sources", name)
+            if isinstance(value, list):
+                path = (*path, at)
             written, is_used = f"{name} = {written_value(source)}", _is_used(project, name, source)
             project.note(path, written, _source_reason(project, name, source, is_used=is_used))
             if is_used and text_of(source, "git") and not _lock_of(project).is_file():
                 reason = f"if {name} has [tool.uv.sources] of its own, they are not read: add its indexes to the spec"
                 project.add(path, written, Verdict(Outcome.REFUSED, reason))
+    _read_indexes(project)
+
+
+def _read_indexes(project: Project) -> None:
     own = list_of(project.file.data, "tool", "uv", "index")
     known = {text_of(index, "name") for index in own}
-    for name, sources in project.used.items():
+    for package, sources in project.used.items():
         for index in filter(None, (text_of(source, "index") for source in sources)):
-            owner = project if index in known or project.workspace is None else project.workspace
-            owner.indexes.setdefault(index, []).append(name)
+            owner = project.workspace or project
+            if index in known:
+                owner = project
+            owner.indexes.setdefault(index, []).append(package)
     for at, index in enumerate(own):
         path = ("tool", "uv", "index", at)
         name, url = text_of(index, "name"), text_of(index, "url")
@@ -196,20 +215,23 @@ def _source_reason(project: Project, name: str, source: Any, *, is_used: bool) -
     if is_used:
         return f"{name} comes from there"
     for kind, taken in (("extra", project.extras), ("group", project.groups)):
-        if (key := text_of(source, kind)) and normalised(key) not in taken:
+        key = text_of(source, kind)
+        if key and normalised(key) not in taken:
             return not_included(kind, key)
-    if normalised(name) in project.used:
-        here = ", ".join(project.platforms)
-        is_here = any(project.holds_on(text_of(source, "marker"), each) for each in project.platforms)
-        return "a spec has one index for a package: that of its first platform" if is_here else f"not for {here}"
-    return f"no included requirement names {name}"
+    if normalised(name) not in project.used:
+        return f"no included requirement names {name}"
+    if any(project.holds_on(text_of(source, "marker"), each) for each in project.platforms):
+        return "a spec has one index for a package: that of its first platform"
+    return f"not for {', '.join(project.platforms)}"
 
 
-def _joined(verdicts: Iterator[Verdict]) -> Verdict:
-    """One verdict for a line with several values: the worst, and all reasons."""
-    found = list(verdicts) or [Verdict(Outcome.NOT_UNDERSTOOD, "it has no value that can be read")]
-    worst = next((each.outcome for each in found if each.outcome.is_lost), found[0].outcome)
-    return Verdict(worst, "; ".join(dict.fromkeys(each.reason for each in found if each.reason)))
+def _joined(verdicts: list[Verdict]) -> Verdict:
+    """One verdict for a line with several values: the first that is lost, and all reasons."""
+    if not verdicts:
+        return Verdict(Outcome.NOT_UNDERSTOOD, "it has no value that can be read")
+    lost = [each for each in verdicts if each.outcome.is_lost]
+    reasons = dict.fromkeys(each.reason for each in verdicts)
+    return Verdict((lost or verdicts)[0].outcome, "; ".join(filter(None, reasons)))
 
 
 #: Keys of [tool.uv] that have entries of their own.
