@@ -1,5 +1,5 @@
 #!/bin/sh
-# apt-sources.sh: written by `envspec lock`.
+# Run in a container when system packages are installed there: for an image, or by an exported Dockerfile.
 #
 # sh apt-sources.sh FOLDER TIME [MIRROR]: apt's sources as they were at TIME (20261101T000000Z), with any version of apt.
 # Copies the system's sources into FOLDER, each with the address of its snapshots at TIME, and adds to FOLDER/apt.conf

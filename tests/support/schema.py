@@ -1,4 +1,4 @@
-"""As much of JSON schema, draft 7, as envspec's own schema, an editor's view of a spec, and that of CTRF use."""
+"""As much of JSON schema, draft 7, as envspec's own schema and an editor's view of a spec use."""
 
 from __future__ import annotations
 
