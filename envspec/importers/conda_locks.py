@@ -12,7 +12,7 @@ from envspec.importers.conda_specs import (
     add_platform,
     archive_parts,
     check_count,
-    platforms_of,
+    order_of_platforms,
 )
 from envspec.importers.graph import roots
 from envspec.importers.pyproject import read_conda_project
@@ -40,14 +40,19 @@ def read_conda_lock(path: Path, imported: Import) -> None:
         add_platform(imported, Source(file, item.line), item.text)
     is_required = _include_sources(imported, file, path.parent, metadata.get("sources"))
     check_count(file, len(top.get("package").items))
-    packages = [each for each in top.get("package").items if each.get("name").text and each.get("version").text]
-    rooted = set() if is_required else _rooted(packages)
-    _order(packages, imported)
-    for package in packages:
-        _locked(imported, file, package, rooted)
+    packages, unnamed = [], []
     for item in top.get("package").items:
-        if not (item.get("name").text and item.get("version").text):
-            imported.add(Source(file, item.line), item.shown(), Outcome.NOT_UNDERSTOOD, "no name or no version")
+        if item.get("name").text and item.get("version").text:
+            packages.append(item)
+        else:
+            unnamed.append(item)
+    rooted = set() if is_required else _rooted(packages)
+    # The spec's first platform first: its build is the one that is preferred where builds differ.
+    order = order_of_platforms(imported)
+    for package in sorted(packages, key=lambda each: order(each.get("platform").text)):
+        _read_locked(imported, file, package, rooted)
+    for item in unnamed:
+        imported.add(Source(file, item.line), item.shown(), Outcome.NOT_UNDERSTOOD, "no name or no version")
 
 
 def _include_sources(imported: Import, file: str, folder: Path, sources: Value) -> bool:
@@ -65,12 +70,6 @@ def _include_sources(imported: Import, file: str, folder: Path, sources: Value) 
     return found
 
 
-def _order(packages: list[Value], imported: Import) -> None:
-    """The spec's first platform first: its build is the one that is preferred where builds differ."""
-    order = {platform: at for at, platform in enumerate(platforms_of(imported))}
-    packages.sort(key=lambda package: order.get(package.get("platform").text, len(order)))
-
-
 def _rooted(packages: Iterable[Value]) -> set[str]:
     graph: dict[str, set[str]] = {}
     for package in packages:
@@ -79,12 +78,14 @@ def _rooted(packages: Iterable[Value]) -> set[str]:
     return set(roots(graph))
 
 
-def _locked(imported: Import, file: str, package: Value, rooted: Collection[str]) -> None:
+def _read_locked(imported: Import, file: str, package: Value, rooted: Collection[str]) -> None:
     name, version, platform = (package.get(key).text for key in ("name", "version", "platform"))
     source, url = Source(file, package.line), package.get("url").text
     is_required = name in rooted and name != "python"
     required = f"`{name}`, " if is_required else ""
-    text = f"{name} {version}{f' on {platform}' if platform else ''}"
+    text = f"{name} {version}"
+    if platform:
+        text += f" on {platform}"
     category = package.get("category").text or "main"
     if category not in ("main", "dev"):
         imported.add(source, text, Outcome.REFUSED, f"of the category {category}, which is not installed by default")

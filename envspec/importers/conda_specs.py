@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -89,7 +89,8 @@ def add_channel(imported: Import, source: Source, channel: str, text: str) -> No
         imported.add(source, text, Outcome.REFUSED, f"{bad.found}; {bad.hint}")
         return
     used = [use_channel(imported, url) for url in read]
-    why = why or (f"`{used[0]}`" if used != [channel] else "")
+    if not why and used != [channel]:
+        why = f"`{used[0]}`"
     for found in re.finditer(r"/label/cuda-(\d+\.\d+)", channel):
         add_cuda(found[1], source, imported, f"the channel {channel_without_credentials(channel)}")
     if why:
@@ -113,10 +114,9 @@ def _channels(channel: str) -> tuple[tuple[str, ...], str]:
     if found := re.fullmatch(r"(pkgs/\w+)(?:/[\w-]+-\d\d)?", channel):
         return (f"https://repo.anaconda.com/{found[1]}",), f"https://repo.anaconda.com/{found[1]}"
     bare = channel_without_credentials(channel)
-    why = "" if bare == channel else "without its login: write it as `${VARIABLE}`"
     if found := re.fullmatch(r"(.+?)/(?:noarch|linux-\w+|osx-\w+|win-\w+)/?", bare):
         return (found[1],), f"{found[1]}: a spec names the channel, not one of its platforms"
-    return (bare,), why
+    return (bare,), "" if bare == channel else "without its login: write it as `${VARIABLE}`"
 
 
 def add_platform(imported: Import, source: Source, platform: str) -> None:
@@ -134,6 +134,12 @@ def platforms_of(imported: Import) -> tuple[str, ...]:
     return imported.platforms or tuple(clue.value for clue in imported.draft.platforms) or (Platform.LINUX_64.value,)
 
 
+def order_of_platforms(imported: Import) -> Callable[[str], int]:
+    """A key to sort by: the place of a platform among those of the spec; other platforms come last."""
+    places = {platform: at for at, platform in enumerate(platforms_of(imported))}
+    return lambda platform: places.get(platform, len(places))
+
+
 def selected(word: str, platforms: tuple[str, ...]) -> tuple[str, ...] | None:
     """Those of the spec's platforms that a platform or a word for several stands for; None if it stands for all, or
     for nothing that is known.
@@ -147,9 +153,10 @@ def selected(word: str, platforms: tuple[str, ...]) -> tuple[str, ...] | None:
 
 def python_marker(platforms: tuple[str, ...]) -> str:
     """The marker of requirements that are for these platforms only; empty without any."""
-    return " or ".join(
-        f"({_MARKERS[platform]})" if len(platforms) > 1 else _MARKERS[platform] for platform in platforms
-    )
+    markers = [_MARKERS[platform] for platform in platforms]
+    if len(markers) > 1:
+        markers = [f"({each})" for each in markers]
+    return " or ".join(markers)
 
 
 def with_markers(requirement: str, *markers: str) -> str:
@@ -166,8 +173,10 @@ def add_name(imported: Import, source: Source, name: str) -> None:
         imported.add(source, f"name: {name}", Outcome.TRANSLATED, f"the name is {imported.draft.name} already")
         return
     own = imported.draft.name = env_name(name)
-    outcome = Outcome.KEPT if own == name else Outcome.TRANSLATED
-    imported.add(source, f"name: {name}", outcome, "" if own == name else f"`{own}`")
+    if own == name:
+        imported.add(source, f"name: {name}", Outcome.KEPT)
+    else:
+        imported.add(source, f"name: {name}", Outcome.TRANSLATED, f"`{own}`")
 
 
 def add_variable(imported: Import, source: Source, name: str, value: str, text: str = "") -> None:
@@ -189,12 +198,8 @@ def add_requirement(
     spec.
     """
     is_same, text = text in ("", spec), channels_without_credentials(text or spec)
-    prefix, _, bare = spec.rpartition("::")
-    urls, why = _channels(prefix) if prefix else ((), "")
-    # A spec names a channel by its address in `channels` only.
-    own = bare.strip() if prefix and (len(urls) != 1 or "://" in urls[0]) else spec.strip()
-    if prefix and why and own == spec.strip():
-        own = f"{urls[0]}::{bare.strip()}"
+    spec = spec.strip()
+    own, urls, why = _with_channel_of_spec(spec)
     try:
         name, version, build = parts_of(read_match_spec(own))
         channels = [read_channel(url) for url in urls]
@@ -207,16 +212,31 @@ def add_requirement(
         _add_python(imported, source, version, text)
         return
     imported.draft.conda += [(own, platform) for platform in platforms or ("",)]
-    reasons = [] if is_same and own == spec.strip() else [f"`{own}`"]
-    reasons += [why or f"[conda] channels has {urls[0]}"] if own != spec.strip() else []
-    reasons += [f"on {' and '.join(platforms)} only"] if platforms else []
-    notes = [*_note(channel_of(own) or ""), *add_cuda_of(imported, source, name, version, build)]
+    reasons = []
+    if own != spec:
+        reasons += [f"`{own}`", why or f"[conda] channels has {urls[0]}"]
+    elif not is_same:
+        reasons.append(f"`{own}`")
+    if platforms:
+        reasons.append(f"on {' and '.join(platforms)} only")
     outcome = Outcome.TRANSLATED if reasons else Outcome.KEPT
-    imported.add(source, text, outcome, "; ".join([*reasons, *notes]))
+    used = channel_of(own) or ""
+    if used in _CHANNELS:
+        reasons.append(f"{used}: {_CHANNELS[used]}")
+    reasons += add_cuda_of(imported, source, name, version, build)
+    imported.add(source, text, outcome, "; ".join(reasons))
 
 
-def _note(channel: str) -> list[str]:
-    return [f"{channel}: {_CHANNELS[channel]}"] if channel in _CHANNELS else []
+def _with_channel_of_spec(match_spec: str) -> tuple[str, tuple[str, ...], str]:
+    """A match spec as a spec has it, the channels that it needs, and why these are others than it names."""
+    prefix, _, bare = match_spec.rpartition("::")
+    if not prefix:
+        return match_spec, (), ""
+    urls, why = _channels(prefix)
+    # A spec names a channel by its address in `channels` only.
+    if len(urls) != 1 or "://" in urls[0]:
+        return bare.strip(), urls, why
+    return f"{urls[0]}::{bare.strip()}" if why else match_spec, urls, why
 
 
 def is_only_of_windows(text: str) -> bool:
@@ -230,28 +250,36 @@ def add_pinned(imported: Import, name: str, version: str, build: str, source: So
 
     is_moved: it is of another system, whose builds the spec's platform does not have.
     """
-    draft, own = imported.draft, "" if is_moved else build
-    draft.conda_versions.setdefault(name.lower(), f"{version} {own}".strip())
+    draft, record, reason = imported.draft, version, f"preferred version {version}"
+    if build and not is_moved:
+        record += f" {build}"
+        reason += f" ({build})"
+    draft.conda_versions.setdefault(name.lower(), record.strip())
     if name == "python":
         draft.pythons.append(Clue(version, source, f"conda's python {version}"))
-    reason = f"preferred version {version}{f' ({own})' if own else ''}"
     return "; ".join([reason, *add_cuda_of(imported, source, name, version, build)])
 
 
 def add_cuda_of(imported: Import, source: Source, name: str, version: str, build: str) -> list[str]:
     """The CUDA version that a package implies, as a clue. Returns it in words, for the ledger."""
-    found = _ONE_VERSION.fullmatch(version) if _CUDA.fullmatch(name) else None
-    number = ".".join(found[1].split(".")[:2]) if found and "." in found[1] else ""
-    if not number and (in_build := _CUDA_BUILD.search(build)):
-        major, minor = (in_build[1], in_build[2]) if in_build[1] else (in_build[3], in_build[4])
-        number = f"{major}.{minor}"
-    if not number and (name in ("cpuonly", "pytorch-cpu") or (name in _TORCH and _CPU_BUILD.search(build))):
-        add_cuda(CPU, source, imported, f"{name} {version} {build}".strip())
+    why = f"{name} {version} {build}".strip()
+    if number := _cuda_of(name, version, build):
+        add_cuda(number, source, imported, why)
+        return [f"it implies CUDA {number}"]
+    if name in ("cpuonly", "pytorch-cpu") or (name in _TORCH and _CPU_BUILD.search(build)):
+        add_cuda(CPU, source, imported, why)
         return ["a build for the CPU: the spec has no [cuda]"]
-    if not number:
-        return []
-    add_cuda(number, source, imported, f"{name} {version} {build}".strip())
-    return [f"it implies CUDA {number}"]
+    return []
+
+
+def _cuda_of(name: str, version: str, build: str) -> str:
+    """The CUDA of a package by its version or its build, `12.4`; empty if neither says it."""
+    if _CUDA.fullmatch(name) and (found := _ONE_VERSION.fullmatch(version)) and "." in found[1]:
+        return ".".join(found[1].split(".")[:2])
+    if found := _CUDA_BUILD.search(build):
+        # In one of two forms: `cuda12.4` or `cu124`.
+        return ".".join(filter(None, found.groups()))
+    return ""
 
 
 def _add_python(imported: Import, source: Source, version: str, text: str) -> None:
@@ -268,8 +296,10 @@ def python_value(version: str) -> str:
     """conda's condition on Python as a clue has it: a series, a version or a specifier; empty if none says the same."""
     if (found := _ONE_VERSION.fullmatch(version)) and not version.startswith("~="):
         parts = found[1].split(".")
+        if len(parts) == 1:
+            return f">={parts[0]},<{int(parts[0]) + 1}"
         # `==3.11` is 3.11.0 to conda, and its author's series.
-        return ".".join(parts[:3]) if len(parts) > 1 else f">={parts[0]},<{int(parts[0]) + 1}"
+        return ".".join(parts[:3])
     try:
         return str(SpecifierSet(version))
     except InvalidSpecifier:

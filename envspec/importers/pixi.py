@@ -21,6 +21,7 @@ from envspec.importers.conda_specs import (
     add_pinned,
     add_platform,
     add_requirement,
+    order_of_platforms,
     platforms_of,
     python_marker,
     selected,
@@ -29,7 +30,7 @@ from envspec.importers.conda_specs import (
 from envspec.importers.pip import add_index
 from envspec.importers.pip import add_requirement as add_pip_requirement
 from envspec.importers.poetry import requirement_of
-from envspec.importers.toml_lines import TomlFile, text_of
+from envspec.importers.toml_lines import TomlFile, items_of, text_of
 from envspec.importers.types import Clue, Import, Outcome, Source, Unreadable
 from envspec.importers.variables import READ, read_variable
 from envspec.names import normalised
@@ -65,13 +66,16 @@ _UNKNOWN: Final = (Outcome.NOT_UNDERSTOOD, "no key of pixi's manifests that is k
 
 @dataclass(frozen=True, slots=True)
 class _Manifest:
-    """The tables of pixi, where they are. prefix: `("tool", "pixi")` in pyproject.toml."""
+    """The tables of pixi, where they are.
+
+    prefix: `("tool", "pixi")` in pyproject.toml.
+    """
 
     imported: Import
     file: TomlFile
     prefix: KeyPath
 
-    def source(self, *keys: str | int) -> Source:
+    def at(self, *keys: str | int) -> Source:
         return self.file.at(*self.prefix, *keys)
 
     def text(self, *keys: str | int) -> str:
@@ -80,7 +84,7 @@ class _Manifest:
         return written if isinstance(keys[-1], int) else f"{keys[-1]} = {written}"
 
     def add(self, keys: Iterable[str | int], outcome: Outcome, reason: str = "") -> None:
-        self.imported.add(self.source(*keys), _cut(self.text(*keys)), outcome, reason)
+        self.imported.add(self.at(*keys), _cut(self.text(*keys)), outcome, reason)
 
     def not_read(self, value: object, keys: tuple[str | int, ...]) -> None:
         """Entries for a table or a key that is not read."""
@@ -115,12 +119,12 @@ def read_tables(file: TomlFile, imported: Import, *prefix: str) -> None:
     """The tables of a manifest. prefix: `tool`, `pixi` for those of a pyproject.toml."""
     manifest, tables = _Manifest(imported, file, prefix), file.table(*prefix)
     for name in _WORKSPACES:
-        _workspace(manifest, table_of(tables, name), name)
+        _read_workspace(manifest, table_of(tables, name), name)
     default = _features(manifest, table_of(tables, "environments"))
-    _feature(manifest, tables, ())
+    _read_feature(manifest, tables, ())
     for name, feature in table_of(tables, "feature").items():
         if name in default and isinstance(feature, dict):
-            _feature(manifest, feature, ("feature", name))
+            _read_feature(manifest, feature, ("feature", name))
         else:
             manifest.add_all(feature, ("feature", name), Outcome.TRANSLATED, f"the feature {name} is {_NOT_DEFAULT}")
     for key in tables:
@@ -130,19 +134,19 @@ def read_tables(file: TomlFile, imported: Import, *prefix: str) -> None:
         _read_lock(imported, lock)
 
 
-def _workspace(manifest: _Manifest, workspace: Mapping[str, Any], table: str) -> None:
+def _read_workspace(manifest: _Manifest, workspace: Mapping[str, Any], table: str) -> None:
     imported = manifest.imported
     # Requirements of a platform depend on the list of platforms.
     for key, value in workspace.items():
-        source = manifest.source(table, key)
+        source = manifest.at(table, key)
         if key == "name" and isinstance(value, str):
             add_name(imported, source, value)
         elif key == "channels" and isinstance(value, list):
-            _channels(manifest, value, (table, key))
+            _read_channels(manifest, value, (table, key))
         elif key == "platforms" and isinstance(value, list):
             for at, platform in enumerate(value):
                 if isinstance(platform, str):
-                    add_platform(imported, manifest.source(table, key, at), platform)
+                    add_platform(imported, manifest.at(table, key, at), platform)
                 else:
                     manifest.add((table, key, at), Outcome.NOT_UNDERSTOOD, "a platform is a name here")
         elif key == "channel-priority":
@@ -159,8 +163,9 @@ def _as_of(value: object) -> str:
     """pixi's date, time or age as [env] as_of has it; empty if it can't."""
     if isinstance(value, (date, datetime)):
         value = value.isoformat()
-    age = re.fullmatch(r"(\d{1,4}) ?(h|d|w|hour|day|week)s?", str(value))
-    text = f"{age[1]} {_UNITS.get(age[2], age[2])}s ago" if age else str(value)
+    text = str(value)
+    if age := re.fullmatch(r"(\d{1,4}) ?(h|d|w|hour|day|week)s?", text):
+        text = f"{age[1]} {_UNITS.get(age[2], age[2])}s ago"
     try:
         read_as_of(text)
     except (ValueError, OverflowError):
@@ -181,47 +186,55 @@ def _features(manifest: _Manifest, environments: Mapping[str, Any]) -> set[str]:
     return found
 
 
-def _feature(manifest: _Manifest, tables: Mapping[str, Any], at: tuple[str, ...]) -> None:
-    """The tables that a feature can have, which the manifest has itself too, for all platforms and for some."""
+def _read_feature(manifest: _Manifest, tables: Mapping[str, Any], at: tuple[str, ...]) -> None:
+    """The tables that a feature can have, which the manifest has itself too, for all platforms and for some.
+
+    at: `("feature", NAME)`; empty for the manifest itself, whose other keys its workspace has.
+    """
     for key, read in _FEATURE_KEYS.items():
         if key in tables and (at or key not in ("channels", "platforms")):
             read(manifest, tables[key], (*at, key), ())
-    for target, own in table_of(tables, "target").items():
-        platforms = selected(target, platforms_of(manifest.imported))
-        for key, value in (own if isinstance(own, dict) else {}).items():
-            keys = (*at, "target", target, key)
-            if key not in _FEATURE_KEYS:
-                manifest.not_read(value, keys)
-            elif platforms is not None and not platforms:
-                manifest.add_all(value, keys, Outcome.TRANSLATED, f"{target} is none of the spec's platforms")
-            else:
-                _FEATURE_KEYS[key](manifest, value, keys, platforms or ())
-    for key in tables if at else ():
-        if key not in (*_FEATURE_KEYS, "target"):
-            manifest.not_read(tables[key], (*at, key))
+    for target in table_of(tables, "target"):
+        _read_target(manifest, table_of(tables, "target", target), (*at, "target", target))
+    for key, value in tables.items():
+        if at and key not in (*_FEATURE_KEYS, "target"):
+            manifest.not_read(value, (*at, key))
+
+
+def _read_target(manifest: _Manifest, tables: Mapping[str, Any], at: tuple[str, ...]) -> None:
+    """The tables of a feature for one platform or for several, by the last word of `at`."""
+    platforms = selected(at[-1], platforms_of(manifest.imported))
+    for key, value in tables.items():
+        if key not in _FEATURE_KEYS:
+            manifest.not_read(value, (*at, key))
+        elif platforms == ():
+            manifest.add_all(value, (*at, key), Outcome.TRANSLATED, f"{at[-1]} is none of the spec's platforms")
+        else:
+            _FEATURE_KEYS[key](manifest, value, (*at, key), platforms or ())
 
 
 Keys = tuple[str | int, ...]
 
 
-def _channels(manifest: _Manifest, value: object, keys: Keys, _platforms: tuple[str, ...] = ()) -> None:
+def _read_channels(manifest: _Manifest, value: object, keys: Keys, _platforms: tuple[str, ...] = ()) -> None:
     """By priority: that of a table first, then the order."""
-    listed = [(each, (*keys, at)) for at, each in enumerate(value if isinstance(value, list) else [])]
-    order = sorted(listed, key=lambda each: -_priority(each[0]))
-    for each, where in order:
-        channel = each.get("channel") if isinstance(each, dict) else each
+    channels = items_of(value)
+    for at in sorted(range(len(channels)), key=lambda at: -_priority(channels[at])):
+        channel, where = channels[at], (*keys, at)
+        if isinstance(channel, dict):
+            channel = channel.get("channel")
         if isinstance(channel, str):
-            add_channel(manifest.imported, manifest.source(*where), channel, manifest.text(*where).strip("'\""))
+            add_channel(manifest.imported, manifest.at(*where), channel, manifest.text(*where).strip("'\""))
         else:
             manifest.add(where, Outcome.NOT_UNDERSTOOD, "not a channel")
 
 
 def _priority(channel: object) -> int:
-    value = channel.get("priority") if isinstance(channel, dict) else 0
+    value = table_of(channel).get("priority")
     return value if isinstance(value, int) else 0
 
 
-def _conda(manifest: _Manifest, value: object, keys: Keys, platforms: tuple[str, ...]) -> None:
+def _read_conda(manifest: _Manifest, value: object, keys: Keys, platforms: tuple[str, ...]) -> None:
     for name, each in _entries(manifest, value, keys):
         where = (*keys, name)
         spec = _match_spec(name, each)
@@ -230,7 +243,7 @@ def _conda(manifest: _Manifest, value: object, keys: Keys, platforms: tuple[str,
             manifest.add(where, Outcome.REFUSED, reason)
         else:
             text = _cut(manifest.text(*where))
-            add_requirement(manifest.imported, manifest.source(*where), spec, platforms, text)
+            add_requirement(manifest.imported, manifest.at(*where), spec, platforms, text)
 
 
 def _entries(manifest: _Manifest, value: object, keys: Keys) -> Iterator[tuple[str, Any]]:
@@ -245,29 +258,36 @@ def _match_spec(name: str, value: object) -> str | None:
     table = value if isinstance(value, dict) else {"version": value}
     if not table.keys() <= {*_MATCH_SPEC_KEYS, "channel", "subdir"}:
         return None
-    values = {key: table[own] for own, key in _MATCH_SPEC_KEYS.items() if table.get(own, "*") != "*"}
     spec = f"{table['channel']}::{name}" if table.get("channel") else name
-    if values.keys() == {"version"}:
-        return f"{spec} {values['version']}"
-    pairs = [f"{key}='{value}'" for key, value in values.items()]
-    return f"{spec}[{','.join(pairs)}]" if pairs else spec
+    pairs: dict[str, str] = {}
+    for key, of_spec in _MATCH_SPEC_KEYS.items():
+        if table.get(key, "*") != "*":
+            pairs[of_spec] = f"{of_spec}='{table[key]}'"
+    if pairs.keys() == {"version"}:
+        return f"{spec} {table['version']}"
+    return f"{spec}[{','.join(pairs.values())}]" if pairs else spec
 
 
-def _pypi(manifest: _Manifest, value: object, keys: Keys, platforms: tuple[str, ...]) -> None:
+def _read_pypi(manifest: _Manifest, value: object, keys: Keys, platforms: tuple[str, ...]) -> None:
     folder = manifest.file.path.parent
     for name, each in _entries(manifest, value, keys):
-        where, table = (*keys, name), each if isinstance(each, dict) else {"version": each}
-        bare = {key: value for key, value in table.items() if key not in ("editable", "index", "env-markers")}
+        where = (*keys, name)
+        table = dict(each) if isinstance(each, dict) else {"version": each}
+        is_editable, index = table.pop("editable", False), table.pop("index", None)
+        marker = text_of(table, "env-markers")
+        table.pop("env-markers", None)
         try:
-            text = requirement_of(name, bare)
+            text = requirement_of(name, table)
         except BadValue as error:
             manifest.add(where, Outcome.NOT_UNDERSTOOD, f"{error}; {error.hint}")
             continue
-        text = with_markers(text, text_of(table, "env-markers"), python_marker(platforms))
-        source = manifest.source(*where)
-        notes: tuple[str, ...] = ("not editable: a wheel is built of it",) if table.get("editable") else ()
-        if isinstance(table.get("index"), str):
-            verdict = add_index(table["index"], source, manifest.imported, packages=(normalised(name),))
+        text = with_markers(text, marker, python_marker(platforms))
+        source = manifest.at(*where)
+        notes: tuple[str, ...] = ()
+        if is_editable:
+            notes += ("not editable: a wheel is built of it",)
+        if isinstance(index, str):
+            verdict = add_index(index, source, manifest.imported, packages=(normalised(name),))
             notes += (f"its index: {verdict.reason}",)
         outcome, reason = add_pip_requirement(text, source, manifest.imported, folder, notes=notes)
         if not outcome.is_lost:
@@ -275,29 +295,30 @@ def _pypi(manifest: _Manifest, value: object, keys: Keys, platforms: tuple[str, 
         manifest.add(where, outcome, reason)
 
 
-def _pypi_options(manifest: _Manifest, value: object, keys: Keys, _platforms: tuple[str, ...]) -> None:
+def _read_pypi_options(manifest: _Manifest, value: object, keys: Keys, _platforms: tuple[str, ...]) -> None:
+    imported = manifest.imported
     for name, each in _entries(manifest, value, keys):
         where = (*keys, name)
         if name == "index-url" and isinstance(each, str):
-            verdict = add_index(each, manifest.source(*where), manifest.imported, is_default=True)
-            manifest.add(where, *verdict)
-        elif name in ("extra-index-urls", "find-links") and isinstance(each, list):
+            manifest.add(where, *add_index(each, manifest.at(*where), imported, is_default=True))
+        elif name == "extra-index-urls" and isinstance(each, list):
             for at, url in enumerate(each):
-                address = (
-                    next((str(url[key]) for key in ("url", "path") if key in url), "") if name == "find-links" else url
-                )
-                source, is_links = manifest.source(*where, at), name == "find-links"
-                manifest.add((*where, at), *add_index(str(address), source, manifest.imported, is_links=is_links))
+                manifest.add((*where, at), *add_index(str(url), manifest.at(*where, at), imported))
+        elif name == "find-links" and isinstance(each, list):
+            for at, links in enumerate(each):
+                table = table_of(links)
+                address = str(table.get("url", table.get("path", "")))
+                manifest.add((*where, at), *add_index(address, manifest.at(*where, at), imported, is_links=True))
         elif name == "index-strategy":
             manifest.add(where, Outcome.TRANSLATED, "each package comes from one index: [[pip.index]] packages")
         else:
             manifest.add_all(each, where, Outcome.NOT_UNDERSTOOD, "no option of a spec does the same")
 
 
-def _system(manifest: _Manifest, value: object, keys: Keys, _platforms: tuple[str, ...]) -> None:
+def _read_system(manifest: _Manifest, value: object, keys: Keys, _platforms: tuple[str, ...]) -> None:
     for name, each in _entries(manifest, value, keys):
-        where, source = (*keys, name), manifest.source(*keys, name)
-        version = str(each.get("version", "")) if isinstance(each, dict) else str(each)
+        where, source = (*keys, name), manifest.at(*keys, name)
+        version = str(each.get("version", "") if isinstance(each, dict) else each)
         if name == "cuda" and (driver := _driver_of(version)):
             why = f"{driver} is the oldest with CUDA {version}"
             manifest.imported.draft.drivers.append(Clue(driver, source, why))
@@ -305,10 +326,12 @@ def _system(manifest: _Manifest, value: object, keys: Keys, _platforms: tuple[st
         elif name == "cuda":
             manifest.add(where, Outcome.NOT_UNDERSTOOD, "no driver of this CUDA is known: set [cuda] driver")
         elif name == "libc":
-            system = next((row for row in load_facts().systems if row.glibc == version and "ubuntu" in row.os), None)
-            if system:
-                manifest.imported.draft.systems.append(Clue(system.os, source, f"its glibc is {version}"))
-            reason = f"[cuda] os: {system.os} has this glibc" if system else "[cuda] os decides the glibc of the image"
+            reason = "[cuda] os decides the glibc of the image"
+            for system in load_facts().systems:
+                if system.glibc == version and "ubuntu" in system.os:
+                    manifest.imported.draft.systems.append(Clue(system.os, source, f"its glibc is {version}"))
+                    reason = f"[cuda] os: {system.os} has this glibc"
+                    break
             manifest.add(where, Outcome.TRANSLATED, reason)
         else:
             reason = f'write it as [conda.virtual_packages] __{name.replace("macos", "osx")} = "{version}"'
@@ -321,14 +344,14 @@ def _driver_of(version: str) -> str:
     pixi's `__cuda` is the newest CUDA of the machine's driver, not the one of its packages.
     """
     facts, series = load_facts(), ".".join(version.split(".")[:2])
-    family = next((row for row in facts.driver_families if str(row.cuda) == version), None)
-    if family is not None:
-        return family.minimum
-    rows = [row.bundled for row in facts.drivers if row.bundled and str(minor(row.cuda)) == series]
-    return min(rows, key=numeric, default="")
+    for family in facts.driver_families:
+        if str(family.cuda) == version:
+            return family.minimum
+    bundled = [row.bundled for row in facts.drivers if str(minor(row.cuda)) == series]
+    return min(filter(None, bundled), key=numeric, default="")
 
 
-def _activation(manifest: _Manifest, value: object, keys: Keys, platforms: tuple[str, ...]) -> None:
+def _read_activation(manifest: _Manifest, value: object, keys: Keys, platforms: tuple[str, ...]) -> None:
     for name, each in _entries(manifest, value, keys):
         if name != "env" or not isinstance(each, dict):
             reason = "scripts of an activation do not run: set what they set in [image] env"
@@ -342,21 +365,21 @@ def _activation(manifest: _Manifest, value: object, keys: Keys, platforms: tuple
                 manifest.add(where, Outcome.REFUSED, "variables in values are not replaced: write the value")
             else:
                 line = f'{variable} = "{text}"'
-                read_variable(variable, str(text), manifest.source(*where), line, manifest.imported)
+                read_variable(variable, str(text), manifest.at(*where), line, manifest.imported)
 
 
-def _platforms(manifest: _Manifest, _value: object, keys: Keys, _of: tuple[str, ...]) -> None:
+def _note_platforms(manifest: _Manifest, _value: object, keys: Keys, _platforms: tuple[str, ...]) -> None:
     manifest.add(keys, Outcome.TRANSLATED, "the spec is for the platforms of the workspace")
 
 
 _FEATURE_KEYS: Final[Mapping[str, Callable[[_Manifest, object, Keys, tuple[str, ...]], None]]] = {
-    "channels": _channels,
-    "platforms": _platforms,
-    **dict.fromkeys(_DEPENDENCIES, _conda),
-    "pypi-options": _pypi_options,
-    "pypi-dependencies": _pypi,
-    "system-requirements": _system,
-    "activation": _activation,
+    "channels": _read_channels,
+    "platforms": _note_platforms,
+    **dict.fromkeys(_DEPENDENCIES, _read_conda),
+    "pypi-options": _read_pypi_options,
+    "pypi-dependencies": _read_pypi,
+    "system-requirements": _read_system,
+    "activation": _read_activation,
 }
 
 
@@ -375,8 +398,8 @@ def _read_lock(imported: Import, path: Path) -> None:
         imported.add(Source(file), "pixi.lock", Outcome.NOT_UNDERSTOOD, reason)
         return
     lines = {line.strip().partition(": ")[2]: number for number, line in enumerate(text.splitlines(), 1)}
-    order = {platform: at for at, platform in enumerate(platforms_of(imported))}
-    for platform in sorted(packages, key=lambda each: order.get(each.name, len(order))):
+    order = order_of_platforms(imported)
+    for platform in sorted(packages, key=lambda each: order(each.name)):
         for package in packages[platform]:
             source = Source(file, lines.get(package.location, 0))
             record = getattr(package, "package_record", None)

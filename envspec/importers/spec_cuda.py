@@ -10,6 +10,7 @@ from packaging.specifiers import SpecifierSet
 
 from envspec.facts import Facts
 from envspec.facts.gpu import UnknownGpu, find_gpu
+from envspec.facts.tables import TorchRelease
 from envspec.facts.torch import nearest_cuda
 from envspec.importers.pip import pinned
 from envspec.importers.types import CPU, Choices, Clue, Draft, Import, Outcome
@@ -51,22 +52,22 @@ class CudaTable:
         version = choices.cuda or self._version(torch)
         gpus = list(choices.gpus) or self._gpus()
         driver = choices.driver or self._first("cuda.driver", draft.drivers)
-        if draft.bases:
-            # The base has its own CUDA and system.
-            table: dict[str, Value] = {"gpus": gpus, "version": version or None}
-        else:
-            names_cuda = version or gpus or driver or draft.flavors or draft.cudas
+        # A base has its own CUDA and system.
+        found: dict[str, Value] = {"gpus": gpus, "version": version}
+        if not draft.bases:
+            names_cuda = any((version, gpus, driver, draft.flavors, draft.cudas))
             if not names_cuda and not self._uses_cuda(dependencies):
                 self._decide("cuda", "none", "no source names torch, GPUs, a driver or a CUDA version")
                 return WITHOUT_CUDA
-            table = {"version": version or None, "driver": driver or None, "gpus": gpus}
-            table["flavor"] = self._first("cuda.flavor", draft.flavors) or None
-            table["os"] = self._system(version, torch, dependencies) or None
-        if not any(table.values()):
-            if not draft.cudas:
-                self._decide("cuda", "as torch's wheels require", "no source names GPUs, a driver or a CUDA version")
-            return WITH_CUDA
-        return table
+            found = {"version": version, "driver": driver, "gpus": gpus}
+            found["flavor"] = self._first("cuda.flavor", draft.flavors)
+            found["os"] = self._system(version, torch, dependencies)
+        table = {key: value for key, value in found.items() if value}
+        if table:
+            return table
+        if not draft.cudas:
+            self._decide("cuda", "as torch's wheels require", "no source names GPUs, a driver or a CUDA version")
+        return WITH_CUDA
 
     def _decide(self, what: str, value: str, why: str, source: str = "") -> str:
         self.decisions.append(Decision(what, value, why, source))
@@ -75,79 +76,111 @@ class CudaTable:
     def _first(self, what: str, clues: Sequence[Clue]) -> str:
         if not clues:
             return ""
-        others = sorted({each.value for each in clues} - {clues[0].value})
-        more = f" ({', '.join(others)} in the sources too)" if others else ""
-        return self._decide(what, clues[0].value, clues[0].why + more, str(clues[0].source))
+        first, why = clues[0], clues[0].why
+        others = sorted({each.value for each in clues} - {first.value})
+        if others:
+            why += f" ({', '.join(others)} in the sources too)"
+        return self._decide(what, first.value, why, str(first.source))
 
     def _uses_cuda(self, dependencies: Sequence[str]) -> bool:
         """Whether a package of the sources is torch, requires it, or is built for CUDA, as far as its name says."""
         facts, draft = self._facts, self._draft
         names = {read_requirement(text).name for text in dependencies} | draft.versions.keys()
-        known = {*INDEX_FAMILY, *(row.package for row in facts.extensions), *(row.package for row in facts.cuda_builds)}
+        known = {*INDEX_FAMILY}
+        known.update(row.package for row in facts.extensions)
+        known.update(row.package for row in facts.cuda_builds)
         for row in facts.on_torch:
             known.update(row.packages)
-        conda = {conda_name(text) for text, _ in draft.conda}
-        return not names.isdisjoint(known) or any(_OF_CONDA.fullmatch(name) or name in known for name in conda)
+        names |= {conda_name(text) for text, _ in draft.conda}
+        return not names.isdisjoint(known) or self._has_cuda_of_conda()
+
+    def _has_cuda_of_conda(self) -> bool:
+        names = [conda_name(text) for text, _ in self._draft.conda]
+        return any(map(_OF_CONDA.fullmatch, names))
 
     def _version(self, torch: SpecifierSet) -> str:
         """The CUDA that a source names, if torch has a build for it. Base images come last: their CUDA is often another
         one than that of torch's wheels, which bring their own.
         """
-        of_base = {each.source for each in (*self._draft.flavors, *self._draft.systems)}
-        cudas = [each for each in self._draft.cudas if each.value != CPU]
+        draft = self._draft
+        of_base = {each.source for each in (*draft.flavors, *draft.systems)}
+        cudas = [each for each in draft.cudas if each.value != CPU]
         found = sorted(cudas, key=lambda each: each.source in of_base)
-        if not found or any(_OF_CONDA.fullmatch(conda_name(text)) for text, _ in self._draft.conda):
+        if not found or self._has_cuda_of_conda():
             return self._first("cuda.version", found)
         first, wanted = found[0], CudaVersion.parse(found[0].value)
-        rows = [row for row in self._facts.torch if torch and torch.contains(row.version)]
+        rows = self._releases(torch)
         if rows:
-            variants = {self._facts.default_variant(row.version, Platform.LINUX_64) for row in rows}
-            why = f"{first.why} has CUDA {wanted}; the wheels of torch{torch} on PyPI bring another one of their own"
-            if wanted.variant in variants and not self._facts.releases_of(wanted):
-                why = f"torch's wheels bring CUDA {wanted}, and no image of NVIDIA has it: one of a newer CUDA does"
-                variants = set()
-            elif first.source not in of_base:
-                variants.update(name for row in rows for name in row.variants)
-            if wanted.variant in variants:
+            why = self._why_not_torchs(wanted, rows, torch, first, is_of_base=first.source in of_base)
+            if not why:
                 return self._first("cuda.version", found)
             self._decide("cuda.version", "of torch's build", why, str(first.source))
             return ""
-        nearest = None if torch else nearest_cuda(self._facts, wanted)
-        if nearest == wanted or (torch and nearest is None):
+        nearest = nearest_cuda(self._facts, wanted)
+        if torch or nearest == wanted:
             return self._first("cuda.version", found)
-        no_build = f"{first.why} has CUDA {wanted}, for which packages have no builds or NVIDIA no image"
+        why = f"{first.why} has CUDA {wanted}, for which packages have no builds or NVIDIA no image"
         if nearest is None:
-            self._decide("cuda.version", "none", no_build, str(first.source))
+            self._decide("cuda.version", "none", why, str(first.source))
             return ""
-        why = f"{no_build}; {nearest} is the nearest of the same major version, whose drivers run both"
+        why += f"; {nearest} is the nearest of the same major version, whose drivers run both"
         return self._decide("cuda.version", str(nearest), why, str(first.source))
+
+    def _releases(self, torch: SpecifierSet) -> list[TorchRelease]:
+        """The releases of torch that the sources allow; none if they bound nothing."""
+        if not torch:
+            return []
+        return [row for row in self._facts.torch if torch.contains(row.version)]
+
+    def _why_not_torchs(
+        self, wanted: CudaVersion, rows: Sequence[TorchRelease], torch: SpecifierSet, clue: Clue, *, is_of_base: bool
+    ) -> str:
+        """Why the CUDA of a source is not that of torch's build; empty if a build of torch has it."""
+        defaults = {self._facts.default_variant(row.version, Platform.LINUX_64) for row in rows}
+        if wanted.variant in defaults:
+            if self._facts.releases_of(wanted):
+                return ""
+            return f"torch's wheels bring CUDA {wanted}, and no image of NVIDIA has it: one of a newer CUDA does"
+        if not is_of_base and any(wanted.variant in row.variants for row in rows):
+            return ""
+        return f"{clue.why} has CUDA {wanted}; the wheels of torch{torch} on PyPI bring another one of their own"
 
     def _system(self, version: str, torch: SpecifierSet, dependencies: Sequence[str]) -> str:
         """The system that a source names, or another one if NVIDIA has no image of it for the CUDA."""
-        named = self._draft.systems[0] if self._draft.systems else None
-        wanted = named.value if named else _DEFAULT_SYSTEM
+        wanted, source = _DEFAULT_SYSTEM, ""
+        if self._draft.systems:
+            first = self._draft.systems[0]
+            wanted, source = first.value, str(first.source)
         version = version or self._cuda_of_pins(torch, dependencies)
-        found = {os for row in self._facts.images if version and row.cuda.startswith(f"{version}.") for os in row.os}
-        usable = sorted((each.value for each in Os if each.value in found), reverse=True)
-        if not usable or wanted in usable:
+        found: set[str] = set()
+        for row in self._facts.images:
+            if version and row.cuda.startswith(f"{version}."):
+                found.update(row.os)
+        found.intersection_update(each.value for each in Os)
+        if not found or wanted in found:
             return self._first("cuda.os", self._draft.systems)
-        source = str(named.source) if named else ""
-        return self._decide("cuda.os", usable[0], f"NVIDIA has no image of CUDA {version} on {wanted}", source)
+        return self._decide("cuda.os", max(found), f"NVIDIA has no image of CUDA {version} on {wanted}", source)
 
     def _cuda_of_pins(self, torch: SpecifierSet, dependencies: Sequence[str]) -> str:
         """The CUDA of torch's wheels on the default index, else that of another package of a known version."""
-        of_torch = [row for row in self._facts.torch if torch and torch.contains(row.version)]
-        variant = self._facts.default_variant(of_torch[-1].version, Platform.LINUX_64) if of_torch else None
-        if variant and variant.startswith("cu"):
-            return str(CudaVersion.parse(variant))
+        if releases := self._releases(torch):
+            variant = self._facts.default_variant(releases[-1].version, Platform.LINUX_64)
+            if variant and variant.startswith("cu"):
+                return str(CudaVersion.parse(variant))
         pins = dict(self._draft.versions)
-        pins |= {line.name: version for line in map(read_requirement, dependencies) if (version := pinned(line))}
-        builds = (self._facts.cuda_build(name, pinned, Platform.LINUX_64) for name, pinned in sorted(pins.items()))
-        return next((build.cuda for build in builds if build is not None), "")
+        for line in map(read_requirement, dependencies):
+            if version := pinned(line):
+                pins[line.name] = version
+        for name, version in sorted(pins.items()):
+            build = self._facts.cuda_build(name, version, Platform.LINUX_64)
+            if build is not None:
+                return build.cuda
+        return ""
 
     def _gpus(self) -> list[str]:
+        clues = self._draft.gpus
         found: dict[str, None] = {}
-        for each in self._draft.gpus:
+        for each in clues:
             try:
                 find_gpu(self._facts, each.value)
             except UnknownGpu:
@@ -155,10 +188,7 @@ class CudaTable:
                 continue
             found[each.value] = None
         if found:
-            self._decide(
-                "cuda.gpus",
-                ", ".join(found),
-                "; ".join(dict.fromkeys(each.why for each in self._draft.gpus)),
-                ", ".join(dict.fromkeys(str(each.source) for each in self._draft.gpus)),
-            )
+            why = "; ".join(dict.fromkeys(each.why for each in clues))
+            sources = dict.fromkeys(str(each.source) for each in clues)
+            self._decide("cuda.gpus", ", ".join(found), why, ", ".join(sources))
         return list(found)
