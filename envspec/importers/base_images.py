@@ -6,7 +6,7 @@ Only the name is read, nothing is pulled.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -23,12 +23,12 @@ from envspec.registry.reference import BadReference, Reference, parse
 from envspec.spec.sections import Flavor, Os
 
 
-class BaseImage(NamedTuple):
+class KnownImage(NamedTuple):
     """A row of the table; what releases contain is in data/base_images.toml.
 
     repository, tag: patterns; named groups of the tag are keys of `_GROUPS`.
-
-    note: what else to know of the image. outcome: of images whose packages a spec does not need or can't have.
+    note: what else to know of the image.
+    outcome: of images whose packages a spec does not need or can't have.
     """
 
     repository: str
@@ -46,59 +46,59 @@ _CONDA: Final = "conda's packages are those of [conda]"
 
 #: The first that matches. Forms of tags: the images' pages on their registries, and Dockerfiles that use them.
 BASE_IMAGES: Final = (
-    BaseImage(r"(docker\.io|nvcr\.io)/nvidia/cuda", r"(?P<cuda>\d+\.\d+)(\.\d+)?"),
-    BaseImage(
+    KnownImage(r"(docker\.io|nvcr\.io)/nvidia/cuda", r"(?P<cuda>\d+\.\d+)(\.\d+)?"),
+    KnownImage(
         r"(docker\.io|nvcr\.io)/nvidia/cuda",
         rf"(?P<cuda>\d+\.\d+)(\.\d+)?-(?P<flavor>(cudnn\d*-)?(base|runtime|devel))-{_CUDA_SYSTEM}",
     ),
-    BaseImage(
+    KnownImage(
         r"(docker\.io|ghcr\.io)/pytorch/pytorch",
         r"(?P<torch>\d+\.\d+\.\d+)-cuda(?P<cuda>\d+\.\d+)-cudnn(?P<cudnn>\d+)-(?P<kind>runtime|devel)",
     ),
-    BaseImage(r"docker\.io/vllm/vllm-openai", rf"v(?P<release>{_RELEASE})([-_].*)?"),
-    BaseImage(r"docker\.io/lmsysorg/sglang", rf"v(?P<release>{_RELEASE})(-(?P<label>cu\d+))?(-.*)?"),
-    BaseImage(
+    KnownImage(r"docker\.io/vllm/vllm-openai", rf"v(?P<release>{_RELEASE})([-_].*)?"),
+    KnownImage(r"docker\.io/lmsysorg/sglang", rf"v(?P<release>{_RELEASE})(-(?P<label>cu\d+))?(-.*)?"),
+    KnownImage(
         r"docker\.io/runpod/pytorch",
         rf"(?P<torch>\d+\.\d+\.\d+)-py{_SERIES}-cuda(?P<cuda>\d+\.\d+)\.\d+-(?P<flavor>devel|runtime)(-{_CUDA_SYSTEM})?",
     ),
-    BaseImage(
+    KnownImage(
         r"docker\.io/runpod/pytorch",
         r"[\d.]+(-dev)?-(?P<label>cu\d{3})\d-torch(?P<digits>\d{3,4})-(?P<joined>ubuntu\d{4})",
     ),
-    BaseImage(
+    KnownImage(
         r"nvcr\.io/nvidia/(pytorch|l4t-pytorch|jax|tensorflow|nemo|tritonserver|physicsnemo/.+|rapidsai/.+)",
         r"(?P<base>.+)",
     ),
-    BaseImage(
+    KnownImage(
         r"docker\.io/tensorflow/tensorflow",
         r"(?P<release>\d+\.\d+\.\d+)(-gpu)?(-jupyter)?",
         "the tag does not show which CUDA and Python it has",
     ),
-    BaseImage(
+    KnownImage(
         r"docker\.io/library/python",
         rf"{_SERIES}(-alpine[\d.]*)",
         "musl: a spec's images have glibc, so its apk lines have no counterpart",
         Outcome.REFUSED,
     ),
-    BaseImage(r"docker\.io/library/python", rf"{_SERIES}(-.+)?", "on Ubuntu in place of Debian"),
-    BaseImage(r"docker\.io/library/ubuntu", _UBUNTU),
-    BaseImage(
+    KnownImage(r"docker\.io/library/python", rf"{_SERIES}(-.+)?", "on Ubuntu in place of Debian"),
+    KnownImage(r"docker\.io/library/ubuntu", _UBUNTU),
+    KnownImage(
         r"docker\.io/library/debian", r".+", "a spec's system is Ubuntu: `[image] base` and `glibc` keep this one"
     ),
-    BaseImage(r"ghcr\.io/astral-sh/uv", rf"([\d.]+-)?python{_SERIES}(-.+)?"),
-    BaseImage(
+    KnownImage(r"ghcr\.io/astral-sh/uv", rf"([\d.]+-)?python{_SERIES}(-.+)?"),
+    KnownImage(
         r"ghcr\.io/astral-sh/uv|docker\.io/astral/uv", r".+", "envspec installs packages without uv in the image"
     ),
-    BaseImage(r"docker\.io/(continuumio|anaconda)/(mini|ana)conda3?", r".+", f"{_CONDA}; its channel is `defaults`"),
-    BaseImage(r"docker\.io/condaforge/(miniforge3|mambaforge)", r".+", f"{_CONDA}; its channel is conda-forge"),
-    BaseImage(
+    KnownImage(r"docker\.io/(continuumio|anaconda)/(mini|ana)conda3?", r".+", f"{_CONDA}; its channel is `defaults`"),
+    KnownImage(r"docker\.io/condaforge/(miniforge3|mambaforge)", r".+", f"{_CONDA}; its channel is conda-forge"),
+    KnownImage(
         r"(docker\.io|ghcr\.io)/(mambaorg|mamba-org)/micromamba",
         rf"(.+-)?{_UBUNTU}-cuda-(?P<cuda>\d+\.\d+)(\.\d+)?",
         _CONDA,
     ),
-    BaseImage(r"(docker\.io|ghcr\.io)/(mambaorg|mamba-org)/micromamba", r".+", _CONDA),
-    BaseImage(r"mcr\.microsoft\.com/(vscode/)?devcontainers/python", rf"([\d.]+-)?{_SERIES}(-.+)?"),
-    BaseImage(r"mcr\.microsoft\.com/(vscode/)?devcontainers/base", rf"([\d.]+-)?{_UBUNTU}"),
+    KnownImage(r"(docker\.io|ghcr\.io)/(mambaorg|mamba-org)/micromamba", r".+", _CONDA),
+    KnownImage(r"mcr\.microsoft\.com/(vscode/)?devcontainers/python", rf"([\d.]+-)?{_SERIES}(-.+)?"),
+    KnownImage(r"mcr\.microsoft\.com/(vscode/)?devcontainers/base", rf"([\d.]+-)?{_UBUNTU}"),
 )
 
 
@@ -132,17 +132,18 @@ def leave_replaced(imported: Import) -> None:
     draft = imported.draft
     version = draft.versions.get("torch")
     tags = {each.source for each in draft.cudas if each.kind == "tag"}
-    of_image = [each for each in draft.dependencies if each.text in _FAMILY and each.source in tags]
-    if not of_image or version is None:
+    family = [each for each in draft.dependencies if each.text in _FAMILY]
+    sources = tags.intersection(each.source for each in family)
+    if not sources or version is None:
         return
     by = next((each for each in draft.dependencies if _excludes(each.text, version)), None)
     if by is None:
         return
-    sources = {each.source for each in of_image}
     for name in _FAMILY:
         draft.versions.pop(name, None)
-    for each in of_image:
-        draft.dependencies.remove(each)
+    for each in family:
+        if each.source in sources:
+            draft.dependencies.remove(each)
     draft.cudas = [each for each in draft.cudas if each.source not in sources]
     reason = f"{by.text} ({by.source}) replaces its torch {version}, and with it its CUDA"
     for at, entry in enumerate(imported.ledger):
@@ -164,7 +165,7 @@ def _excludes(text: str, version: str) -> bool:
 
 
 def _take(
-    row: BaseImage, found: re.Match[str], reference: Reference, source: Source, line: str, imported: Import
+    row: KnownImage, found: re.Match[str], reference: Reference, source: Source, line: str, imported: Import
 ) -> None:
     tag = _Tag(reference, source, imported)
     for group, value in found.groupdict().items():
@@ -305,14 +306,21 @@ def why_unpublished(facts: Facts, reference: Reference) -> str:
     An image has a build of PyTorch's own indexes, and the cuDNN for which its release is built.
     """
     found = re.fullmatch(r"(\d+\.\d+\.\d+)-cuda(\d+\.\d+)-cudnn(\d+)-(?:runtime|devel)", reference.tag or "")
-    row = facts.torch_release(found[1]) if found and reference.name.endswith("/pytorch/pytorch") else None
-    image = facts.base_image("pytorch/pytorch", row.version) if row else None
-    if found is None or row is None or image is None:
+    if found is None or not reference.name.endswith("/pytorch/pytorch"):
         return ""
-    cudas = [str(CudaVersion.parse(each)) for each in row.variants if each.startswith("cu")]
-    unsure = [str(CudaVersion.parse(each)) for each in row.unsure if each.startswith("cu")]
-    if found[2] not in (*cudas, *unsure):
+    torch, cuda, cudnn = found.groups()
+    row = facts.torch_release(torch)
+    image = facts.base_image("pytorch/pytorch", row.version) if row else None
+    if row is None or image is None:
+        return ""
+    cudas = _cudas_of(row.variants)
+    if cuda not in cudas + _cudas_of(row.unsure):
         return f"torch {row.version} has builds for CUDA {', '.join(cudas)}"
-    if image.cudnn and found[3] != image.cudnn:
+    if image.cudnn and cudnn != image.cudnn:
         return f"the images of torch {row.version} have cuDNN {image.cudnn}"
     return ""
+
+
+def _cudas_of(variants: Iterable[str]) -> list[str]:
+    """The CUDA of each variant of a release: `12.8` of `cu128`."""
+    return [str(CudaVersion.parse(each)) for each in variants if each.startswith("cu")]

@@ -16,7 +16,7 @@ from envspec.importers.conda_specs import add_channel, add_platform, add_require
 from envspec.importers.pip import Use, Verdict, add_index
 from envspec.importers.poetry import requirement_of
 from envspec.importers.project import Project, written_value
-from envspec.importers.toml_lines import text_of
+from envspec.importers.toml_lines import items_of, text_of
 from envspec.importers.types import Outcome
 from envspec.names import normalised
 from envspec.spec.errors import KeyPath
@@ -64,7 +64,7 @@ def read_settings(project: Project) -> None:
     imported, at = project.imported, project.file.at
     for key, value in project.file.table(*_TOOL).items():
         path: KeyPath = (*_TOOL, key)
-        for number, text in enumerate(map(str, value if isinstance(value, list) else ())):
+        for number, text in enumerate(map(str, items_of(value))):
             if key == "channels":
                 add_channel(imported, at(*path, number), text, text)
             elif key == "platforms":
@@ -92,14 +92,15 @@ def _dependency(project: Project, name: str, value: Any, path: KeyPath) -> None:
         return
     channel, version = text_of(table, "channel"), text_of(table, "version")
     spec = f"{channel}::{name}" if channel else name
-    spec = spec if version in ("", "*") else f"{spec} {version}"
+    if version not in ("", "*"):
+        spec += f" {version}"
     add_requirement(project.imported, project.file.at(*path), spec, text=written)
 
 
 def _conda_name(name: str) -> str:
     """The name of a package on conda-forge: `pytorch` of torch; names that are conda's already stay."""
     known = conda_names().channels["conda-forge"]
-    found = [conda for conda, pypi in known.items() if pypi == (normalised(name),)]
-    if name.lower() in known or not found:
+    if name.lower() in known:
         return name.lower()
-    return min(found, key=len)
+    found = [conda for conda, pypi in known.items() if pypi == (normalised(name),)]
+    return min(found, key=len, default=name.lower())

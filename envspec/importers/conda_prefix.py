@@ -11,6 +11,7 @@ from pathlib import Path
 from envspec.credentials import channel_without_credentials
 from envspec.importers.conda_specs import add_pinned, add_platform, add_requirement, use_channel
 from envspec.importers.graph import roots
+from envspec.importers.toml_lines import items_of
 from envspec.importers.types import Import, Outcome, Source
 from envspec.spec.conda import name_of
 from envspec.verifier.scan import CondaRecord
@@ -26,10 +27,12 @@ def read_conda(prefix: Path, records: Sequence[CondaRecord], imported: Import) -
             source = Source(imported.shown(meta / record.file))
             imported.add(source, record.file, Outcome.NOT_UNDERSTOOD, f"it can't be read: {record.problem}")
     whole = [record for record in records if not record.problem]
-    _channels_and_platform(whole, Source(imported.shown(meta)), imported)
+    _add_channels_and_platform(whole, Source(imported.shown(meta)), imported)
     requested = _requested(meta, whole, imported)
     if not requested:
-        graph = {record.name: {each.split(" ", 1)[0].lower() for each in record.depends} for record in whole}
+        graph: dict[str, set[str]] = {}
+        for record in whole:
+            graph[record.name] = {each.split(" ", 1)[0].lower() for each in record.depends}
         requested = {name: (name,) for name in roots(graph)}
     for record in whole:
         source = Source(imported.shown(meta / record.file))
@@ -41,7 +44,7 @@ def read_conda(prefix: Path, records: Sequence[CondaRecord], imported: Import) -
         imported.add(source, f"{record.name} {record.version} {record.build}", Outcome.TRANSLATED, reason)
 
 
-def _channels_and_platform(records: Sequence[CondaRecord], source: Source, imported: Import) -> None:
+def _add_channels_and_platform(records: Sequence[CondaRecord], source: Source, imported: Import) -> None:
     counted = Counter(channel_without_credentials(record.channel) for record in records if record.channel)
     for channel, count in counted.most_common():
         reason = f"of {count} packages"
@@ -49,8 +52,9 @@ def _channels_and_platform(records: Sequence[CondaRecord], source: Source, impor
             reason += "; the order of channels is not recorded: that with the most packages is the first"
         used = use_channel(imported, channel)
         imported.add(source, f"channel {channel}", Outcome.TRANSLATED, f"`{used}`, {reason}")
-    for platform in dict.fromkeys(record.subdir for record in records if record.subdir not in ("", "noarch")):
-        add_platform(imported, source, platform)
+    for platform in dict.fromkeys(record.subdir for record in records):
+        if platform not in ("", "noarch"):
+            add_platform(imported, source, platform)
 
 
 def _require(imported: Import, source: Source, specs: Sequence[str]) -> str:
@@ -107,22 +111,26 @@ def _history(path: Path, imported: Import) -> Iterator[str]:
     specs: dict[str, str] = {}
     for line in imported.read(path).splitlines():
         found = re.match(r"#\s*(create|install|update|remove|uninstall|neutered)\s+specs:\s*(\[.*\])\s*$", line)
-        for spec in _list(found[2]) if found else ():
+        if found is None:
+            continue
+        for spec in _texts_in(found[2]):
             try:
                 name = name_of(spec.rpartition("::")[2])
             except ValueError:
                 continue
-            if found and found[1] in ("remove", "uninstall"):
+            if found[1] in ("remove", "uninstall"):
                 specs.pop(name, None)
             else:
                 specs[name] = spec
     yield from specs.values()
 
 
-def _list(text: str) -> list[str]:
+def _texts_in(text: str) -> list[str]:
     """A list of texts as Python writes it, which is not executed."""
+    if len(text) > 1 << 20:
+        return []
     try:
-        value = ast.literal_eval(text) if len(text) <= 1 << 20 else []
+        value = ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return []
-    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+    return [each for each in items_of(value) if isinstance(each, str)]

@@ -25,8 +25,13 @@ from envspec.importers.types import Import, Outcome, Source
 
 @dataclass(slots=True, eq=False)
 class _Stage:
-    """name: empty if it has none. base: as FROM names it. shell: its state behind the instructions that were read.
+    """A stage of a Dockerfile.
+
+    name: empty if it has none.
+    base: as FROM names it.
+    shell: its state behind the instructions that were read.
     seen: its state at its end, with nothing read from files.
+    parent: the stage that it starts from.
     """
 
     name: str
@@ -63,9 +68,9 @@ def read_build(
     if not stages:
         imported.add(Source(imported.shown(path)), path.name, Outcome.NOT_UNDERSTOOD, "no FROM: it builds no image")
         return
-    contexts = _by_files(contexts, stages)
+    contexts = _sort_contexts(contexts, stages)
 
-    def seen(name: str) -> Shell | None:
+    def find_shell(name: str) -> Shell | None:
         found = _find(name, stages)
         return found.seen if found else None
 
@@ -75,19 +80,19 @@ def read_build(
         stage.seen = Shell(quiet, stage.shell.file, contexts[0])
         if stage.parent is not None:
             stage.seen.start_from(stage.parent.seen)
-        StageReader(quiet, stage.seen, contexts, seen, before, given).read_image(stage.instructions, "", None)
+        StageReader(quiet, stage.seen, contexts, find_shell, before, given).read_image(stage.instructions, "", None)
     built = _target(target, stages, imported.shown(path))
-    final = [*_chain(built)]
+    final = list(_chain(built))
     sources = _environments(final, stages)
     syncs = _syncs([*final, *sources])
-    counted = {source for stage in (*final, *sources) for source in stage.seen.packages}
+    counted = frozenset[Source]().union(*(stage.seen.packages for stage in (*final, *sources)))
     main = final[0].seen.main_environment()
     for number, stage in enumerate(stages):
         stage.shell.context, stage.shell.syncs = contexts[0], syncs
         stage.shell.main = main if stage in final else ""
         if stage.parent is not None:
             stage.shell.start_from(stage.parent.shell)
-        reader = StageReader(imported, stage.shell, contexts, seen, before, given, counted)
+        reader = StageReader(imported, stage.shell, contexts, find_shell, before, given, counted)
         base = stage.base if stage.parent is None else ""
         if stage in final:
             reader.read_image(stage.instructions, base, _last_workdir(final))
@@ -119,18 +124,26 @@ def _syncs(stages: Sequence[_Stage]) -> dict[Path, Selection]:
     return found
 
 
-def _by_files(contexts: Sequence[Path], stages: Sequence[_Stage]) -> tuple[Path, ...]:
+def _sort_contexts(contexts: Sequence[Path], stages: Sequence[_Stage]) -> tuple[Path, ...]:
     """The folders, first the one that has most of the files that are copied: nothing else says which one it is."""
-    copied = [flags_of(each) for stage in stages for each in stage.instructions if each.name in ("COPY", "ADD")]
-    sources = {word for given, words in copied if "from" not in given for word in words[:-1]}
-    names = [[word] for word in sources if _is_name(word)]
-    if sources & {".", "./", "/"}:
+    copied: set[str] = set()
+    for stage in stages:
+        for each in stage.instructions:
+            given, words = flags_of(each) if each.name in ("COPY", "ADD") else ({}, [])
+            if "from" not in given:
+                copied.update(words[:-1])
+    names = [[word] for word in copied if _is_name(word)]
+    if not copied.isdisjoint((".", "./", "/")):
         names.append(_PROJECT_FILES)
 
-    def missing(folder: Path) -> int:
-        return sum(not any((folder / name.lstrip("/")).exists() for name in each) for each in names)
+    def count_missing(folder: Path) -> int:
+        missing = 0
+        for alternatives in names:
+            paths = [folder / name.lstrip("/") for name in alternatives]
+            missing += not any(map(Path.exists, paths))
+        return missing
 
-    return tuple(sorted(dict.fromkeys(contexts), key=missing))
+    return tuple(sorted(dict.fromkeys(contexts), key=count_missing))
 
 
 #: One of them is in a folder that is copied as a whole.
@@ -162,17 +175,23 @@ def _stages(
 
 def _open(each: Instruction, stages: Sequence[_Stage], shell: Shell, before: Mapping[str, str | None]) -> _Stage:
     words = [word for word in each.value.split() if not word.startswith("--")]
-    name = words[2].lower() if len(words) == 3 and words[1].upper() == "AS" else ""
+    name = ""
+    if len(words) == 3 and words[1].upper() == "AS":
+        name = words[2].lower()
     base = expand_text(words[0] if words else "", before).words[0]
-    parent = next((stage for stage in reversed(stages) if stage.name and stage.name == base.lower()), None)
-    return _Stage(name, base, shell, shell, parent)
+    return _Stage(name, base, shell, shell, _named(base, stages))
 
 
 def _find(name: str, stages: Sequence[_Stage]) -> _Stage | None:
     """A stage by its name or its number."""
     if name.isdecimal() and len(name) < 6 and int(name) < len(stages):
         return stages[int(name)]
-    return next((stage for stage in reversed(stages) if stage.name and stage.name == name.lower()), None)
+    return _named(name, stages)
+
+
+def _named(name: str, stages: Sequence[_Stage]) -> _Stage | None:
+    named = {stage.name: stage for stage in stages if stage.name}
+    return named.get(name.lower())
 
 
 def _chain(stage: _Stage | None) -> Iterator[_Stage]:
@@ -188,23 +207,29 @@ def _environments(final: Sequence[_Stage], stages: Sequence[_Stage]) -> list[_St
     waiting = [*final]
     while waiting:
         for name, path in waiting.pop().seen.taken:
-            stage = _find(name, stages)
-            if stage is not None and stage.seen.has_environment(path):
-                new = [one for one in _chain(stage) if one not in found and one not in final]
-                found += new
-                waiting += new
+            copied = _find(name, stages)
+            if copied is None or not copied.seen.has_environment(path):
+                continue
+            for stage in _chain(copied):
+                if stage not in (*found, *final):
+                    found.append(stage)
+                    waiting.append(stage)
     return found
 
 
 def _is_last(stage: _Stage, stages: Sequence[_Stage]) -> bool:
     """Whether a stage is an image of its own: no other stage starts from it or copies from it."""
-    parents = [each.parent for each in stages]
-    return stage not in parents and all(
-        _find(name, stages) is not stage for each in stages for name, _ in each.seen.taken
-    )
+    for each in stages:
+        sources = [_find(name, stages) for name, _ in each.seen.taken]
+        if stage in (each.parent, *sources):
+            return False
+    return True
 
 
 def _last_workdir(final: Sequence[_Stage]) -> Instruction | None:
     """The WORKDIR that the image has. final: the last stage first."""
-    instructions = (each for stage in final for each in reversed(stage.instructions))
-    return next((each for each in instructions if each.name == "WORKDIR"), None)
+    for stage in final:
+        for each in reversed(stage.instructions):
+            if each.name == "WORKDIR":
+                return each
+    return None

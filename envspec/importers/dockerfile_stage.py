@@ -124,11 +124,12 @@ class StageReader:
                 scratch = self.imported.scratch()
                 if each.name == "ENV":
                     replace(self, imported=scratch).read_env(each)
-                gpus = scratch.draft.gpus
-                self.imported.draft.gpus += gpus
-                listed = f"; [cuda] gpus: {', '.join(each.value for each in gpus)}" if gpus else ""
-                outcome = Outcome.TRANSLATED if gpus else Outcome.OUTSIDE
-                self._add(each, outcome, f"only the stage's environment is in the image{listed}")
+                outcome, reason = Outcome.OUTSIDE, "only the stage's environment is in the image"
+                if gpus := scratch.draft.gpus:
+                    self.imported.draft.gpus += gpus
+                    outcome = Outcome.TRANSLATED
+                    reason += f"; [cuda] gpus: {', '.join(gpu.value for gpu in gpus)}"
+                self._add(each, outcome, reason)
 
     def read_unused(self, instructions: Sequence[Instruction], reason: str) -> None:
         """A stage that is not in the image."""
@@ -152,15 +153,19 @@ class StageReader:
     def read_start(self, each: Instruction) -> None:
         """CMD and ENTRYPOINT: what a container starts, with the text of a script of the project."""
         words = each.json_words or each.value.split()
-        scripts = [self.shell.host(word) for word in words if word.endswith(".sh")]
-        texts = [self.imported.read(path) for path in scripts if path is not None and path.is_file()]
-        lines = [line for text in texts for line in text.splitlines() if not line.lstrip().startswith("#")]
-        self.imported.draft.starts.append(Clue("\n".join([" ".join(words), *lines]), self.at(each), each.name))
+        lines = [" ".join(words)]
+        for word in words:
+            path = self.shell.host(word) if word.endswith(".sh") else None
+            if path is not None and path.is_file():
+                text = self.imported.read(path)
+                lines += [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+        self.imported.draft.starts.append(Clue("\n".join(lines), self.at(each), each.name))
 
     def read_ports(self, each: Instruction) -> None:
         """EXPOSE."""
-        ports = (re.match(r"\d+", word) for word in each.words)
-        self.imported.draft.ports += [Clue(port[0], self.at(each), "EXPOSE") for port in ports if port]
+        for word in each.words:
+            if port := re.match(r"\d+", word):
+                self.imported.draft.ports.append(Clue(port[0], self.at(each), "EXPOSE"))
 
     def _add(self, each: Instruction, outcome: Outcome, reason: str = "", text: str = "") -> None:
         self.imported.add(self.at(each), text or each.text, outcome, reason)

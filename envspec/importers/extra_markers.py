@@ -50,7 +50,10 @@ def _extra_of(node: ast.expr) -> str | None:
     """The name in `extra == 'name'`, either way round, or in the same with `!=`; None for another condition."""
     if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], (ast.Eq, ast.NotEq)):
         return None
-    sides = [node.left, *node.comparators]
-    names = [each.value for each in sides if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-    is_extra = [isinstance(each, ast.Name) and each.id == "extra" for each in sides]
-    return names[0] if len(sides) == 2 and len(names) == 1 and any(is_extra) else None
+    if len(node.comparators) != 1:
+        return None
+    for side, other in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
+        is_extra = isinstance(side, ast.Name) and side.id == "extra"
+        if is_extra and isinstance(other, ast.Constant) and isinstance(other.value, str):
+            return other.value
+    return None

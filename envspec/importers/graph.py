@@ -30,12 +30,12 @@ def roots(graph: Graph, known: Iterable[str] = ()) -> list[str]:
 
 def _cover(graph: Graph, names: Iterable[str], covered: set[str]) -> None:
     """Add names and all that they require."""
-    queue = [name for name in names if name in graph]
+    queue = list(names)
     while queue:
         name = queue.pop()
-        if name not in covered:
+        if name in graph and name not in covered:
             covered.add(name)
-            queue += [each for each in graph[name] if each in graph and each not in covered]
+            queue += graph[name]
 
 
 def _finished(graph: Graph) -> list[str]:
@@ -43,15 +43,19 @@ def _finished(graph: Graph) -> list[str]:
     found: list[str] = []
     seen: set[str] = set()
     for start in sorted(graph):
-        path = [] if start in seen else [(start, iter(sorted(graph[start])))]
+        if start in seen:
+            continue
         seen.add(start)
+        # The packages on the way from the start, each with what it requires, as far as that was not looked at.
+        path = [(start, iter(sorted(graph[start])))]
         while path:
             name, rest = path[-1]
-            following = next((each for each in rest if each in graph and each not in seen), None)
-            if following is None:
+            for following in rest:
+                if following in graph and following not in seen:
+                    seen.add(following)
+                    path.append((following, iter(sorted(graph[following]))))
+                    break
+            else:
                 path.pop()
                 found.append(name)
-            else:
-                seen.add(following)
-                path.append((following, iter(sorted(graph[following]))))
     return found

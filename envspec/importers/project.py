@@ -16,9 +16,9 @@ from envspec.credentials import shown
 from envspec.documents import list_of
 from envspec.importers.conda_specs import platforms_of, python_marker, with_markers
 from envspec.importers.extra_markers import without_extras
-from envspec.importers.pip import Use, Verdict, add_index, add_requirement
+from envspec.importers.pip import Use, Verdict, add_index, add_requirement, local_address
 from envspec.importers.python_locks import holds, python_versions
-from envspec.importers.toml_lines import TomlFile, text_of
+from envspec.importers.toml_lines import TomlFile, several_of, text_of
 from envspec.importers.types import Clue, Import, Outcome
 from envspec.models import Platform
 from envspec.names import normalised
@@ -32,8 +32,13 @@ from envspec.spec.requirements import LONGEST, read_override
 MOST_MEMBERS: Final = 1000
 
 
-class _Required(NamedTuple):
-    """A requirement's parts. extras: in brackets, or empty. marker: without its semicolon, or empty."""
+class _RequirementParts(NamedTuple):
+    """A requirement without an address.
+
+    written: its name as it is written.
+    extras: in brackets, or empty.
+    marker: without its semicolon, or empty.
+    """
 
     written: str
     extras: str
@@ -46,12 +51,15 @@ class _Required(NamedTuple):
 
 @dataclass(slots=True)
 class Project:
-    """A pyproject.toml. extras, groups: those that are taken, normalised.
+    """A pyproject.toml.
 
-    used: names of requirements that are taken -> the sources that they took. indexes: of Poetry, by their names -> what
-    comes from there; of uv, by theirs. workspace: that of uv to which it belongs, None for a project of its own.
-    is_required: another project requires its wheel, which states its requirements. locals: folders of local projects
-    that are required, with the extras. required: those that were read.
+    extras, groups: those that are taken, normalised.
+    workspace: that of uv to which it belongs, None for a project of its own.
+    is_required: another project requires its wheel, which states its requirements.
+    used: names of requirements that are taken -> the sources that they took.
+    indexes: of Poetry, by their names -> what comes from there; of uv, by theirs.
+    locals: folders of local projects that are required, with the extras.
+    required: those that were read.
     """
 
     file: TomlFile
@@ -68,8 +76,8 @@ class Project:
     @property
     def name(self) -> str:
         """Of the project, normalised."""
-        names = (self.file.table("project"), self.file.table("tool", "poetry"))
-        return normalised(next(filter(None, (text_of(table, "name") for table in names)), ""))
+        own = text_of(self.file.table("project"), "name")
+        return normalised(own or text_of(self.file.table("tool", "poetry"), "name"))
 
     @property
     def platforms(self) -> tuple[str, ...]:
@@ -92,7 +100,7 @@ class Project:
             self.add(path, written_value(text), Verdict(Outcome.NOT_UNDERSTOOD, "it is not a requirement"))
             return
         notes: tuple[str, ...] = (f"as {shown(text)}",) if written else ()
-        found = _parts(text)
+        found = _parts_of(text)
         if found and found.name == self.name and use is Use.DEPENDENCIES and " @ " not in text:
             self.add(path, text, Verdict(Outcome.REFUSED, "it is the project itself, which no index has"))
             return
@@ -107,23 +115,25 @@ class Project:
 
     def required_by_wheel(self, text: object, path: KeyPath, *, extra: str = "") -> None:
         """Read a requirement that the project's wheel states: only its source is not in the wheel."""
-        found = _parts(text) if isinstance(text, str) and " @ " not in text else None
+        if not isinstance(text, str) or " @ " in text:
+            return
+        found = _parts_of(text)
         if found is None or found.name == self.name:
             return
         self.used.setdefault(found.name, [])
         by, folder = self.file.at(*path), self.file.path.parent
         for line, why in self._from_sources(found, "", extra, ""):
             if line:
-                self.add(path, str(text), add_requirement(line, by, self.imported, folder, notes=why))
+                self.add(path, text, add_requirement(line, by, self.imported, folder, notes=why))
 
     def required_by_path(self, text: str, path: KeyPath) -> None:
         """Add a member of the workspace."""
         name, _, address = text.partition(" @ ")
         self.add(path, text, add_requirement(text, self.file.at(*path), self.imported, self.file.path.parent))
-        self._note_local({}, _Required(name, "", ""), address)
+        self._note_local({}, _RequirementParts(name, "", ""), address)
 
     def _from_sources(
-        self, found: _Required, text: str, extra: str, group: str
+        self, found: _RequirementParts, text: str, extra: str, group: str
     ) -> Iterator[tuple[str, tuple[str, ...]]]:
         """The requirement from each address that a source names, with notes; `text` where there is none.
 
@@ -141,22 +151,27 @@ class Project:
             line = f"{found.written}{found.extras} @ {address}"
             yield with_markers(line, found.marker, marker), (f"from {shown(address)}",)
             self._note_local(source, found, address)
-        indexed = [each for each in sources if not self._address_of(found.name, *each)]
-        for source, owner in indexed[:1]:
+        for source, owner in sources:
+            if self._address_of(found.name, source, owner):
+                continue
             owner.used.setdefault(found.name, []).append(source)
             if index := text_of(source, "source"):
                 self.indexes.setdefault(index, []).append(found.name)
-        others = tuple(each for each in self.platforms if not any(self.holds_on(marker, each) for marker in addressed))
+            break
+        others = self.platforms
+        for marker in addressed:
+            others = tuple(each for each in others if not self.holds_on(marker, each))
         if others and text and not addressed:
             yield text, ()
         elif others and text:
             bare = text.partition(";")[0].strip()
             yield with_markers(bare, found.marker, python_marker(others)), (f"on {', '.join(others)}",)
 
-    def _note_local(self, source: Mapping[str, Any], found: _Required, address: str) -> None:
+    def _note_local(self, source: Mapping[str, Any], found: _RequirementParts, address: str) -> None:
         folder = self.file.path.parent / address
-        if "git" not in source and "://" not in address and (folder / "pyproject.toml").is_file():
-            self.locals.append((folder, frozenset(map(normalised, re.findall(r"[\w.-]+", found.extras)))))
+        if "git" not in source and "://" not in address and (folder / PYPROJECT).is_file():
+            extras = map(normalised, re.findall(r"[\w.-]+", found.extras))
+            self.locals.append((folder, frozenset(extras)))
 
     def index(
         self,
@@ -213,22 +228,29 @@ class Project:
         """The sources of a name in a list of requirements that hold on a platform, those of the first platform first,
         each with the project whose table has it.
         """
-        found: list[tuple[Mapping[str, Any], Project]] = []
-        for owner in (self, self.workspace):
-            if owner is not None and not found:
-                found = [(each, owner) for each in owner.sources_named(name) if _is_of(each, extra, group)]
-        if not (found or group):
-            found = [(each, self) for each in self._of_poetry(name)]
-        by_platform = [
-            each for platform in self.platforms for each in found if self.holds_on(text_of(each[0], "marker"), platform)
-        ]
-        unique = {id(source): (source, owner) for source, owner in by_platform}
-        return list(unique.values())
+        owner = self
+        found = self._own_sources(name, extra, group)
+        if not found and self.workspace is not None:
+            owner = self.workspace
+            found = owner._own_sources(name, extra, group)
+        if not found and not group:
+            owner, found = self, list(self._sources_of_poetry(name))
+        by_platform: dict[int, tuple[Mapping[str, Any], Project]] = {}
+        for platform in self.platforms:
+            for source in found:
+                if self.holds_on(text_of(source, "marker"), platform):
+                    by_platform.setdefault(id(source), (source, owner))
+        return list(by_platform.values())
 
-    def _of_poetry(self, name: str) -> Iterator[Mapping[str, Any]]:
+    def _own_sources(self, name: str, extra: str, group: str) -> list[Mapping[str, Any]]:
+        return [each for each in self.sources_named(name) if _is_of(each, extra, group)]
+
+    def _sources_of_poetry(self, name: str) -> Iterator[Mapping[str, Any]]:
         """Of Poetry 2, if [project] has the requirement: tables that say where it comes from."""
         for key, value in self.file.table("tool", "poetry", "dependencies").items():
-            for table in (value if isinstance(value, list) else [value]) if normalised(key) == name else ():
+            if normalised(key) != name:
+                continue
+            for table in several_of(value):
                 marker = without_extras(text_of(table, "markers"), self.extras)
                 if isinstance(table, Mapping) and marker is not None:
                     yield {**table, "marker": marker}
@@ -237,8 +259,7 @@ class Project:
         """The rows of [tool.uv.sources] for a normalised name."""
         for key, value in self.file.table("tool", "uv", "sources").items():
             if normalised(key) == name:
-                listed = value if isinstance(value, list) else [value]
-                return [each for each in listed if isinstance(each, Mapping)]
+                return [each for each in several_of(value) if isinstance(each, Mapping)]
         return []
 
     def holds_on(self, marker: str, platform: str) -> bool:
@@ -255,25 +276,25 @@ class Project:
         if text_of(source, "git"):
             return git_address(source)
         if source.get("workspace") is True:
-            members = (self.workspace or self).members()
-            member = next((each for each in members if normalised(project_name(each) or "") == name), None)
-            return self._path_to(member) if member else f"./{name}"
+            for member in (self.workspace or self).members():
+                if normalised(project_name(member) or "") == name:
+                    return self._path_to(member)
+            return f"./{name}"
         if path := text_of(source, "path"):
             if owner is not self and not path.startswith("/"):
                 return self._path_to(owner.file.path.parent / path)
-            return path if path.startswith((".", "/")) else f"./{path}"
+            return local_address(path)
         return text_of(source, "url")
 
     def _path_to(self, other: Path) -> str:
         """From the project's folder to another."""
-        path = Path(os.path.relpath(other, self.file.path.parent)).as_posix()
-        return path if path.startswith(".") else f"./{path}"
+        return local_address(Path(os.path.relpath(other, self.file.path.parent)).as_posix())
 
     def members(self) -> list[Path]:
         """The folders of a workspace."""
         excluded = set(self._matched("exclude"))
         found = [each for each in self._matched("members") if each not in excluded]
-        return [each for each in found if (each / "pyproject.toml").is_file()]
+        return [each for each in found if (each / PYPROJECT).is_file()]
 
     def _matched(self, key: str) -> Iterator[Path]:
         """The folders that a list of patterns of a workspace names, sorted."""
@@ -300,10 +321,13 @@ def workspace_of(path: Path, imported: Import) -> Project | None:
     return None
 
 
-def _parts(text: str) -> _Required | None:
+def _parts_of(text: str) -> _RequirementParts | None:
     """A requirement without an address, in parts; None if it is none."""
     found = re.match(r"\s*([A-Za-z0-9][\w.-]*)\s*(\[[^\]]*\])?[^;]*(?:;\s*(.*))?$", text)
-    return _Required(found[1], found[2] or "", (found[3] or "").strip()) if found else None
+    if found is None:
+        return None
+    name, extras, marker = found.groups(default="")
+    return _RequirementParts(name, extras, marker.strip())
 
 
 def _is_of(source: Mapping[str, Any], extra: str, group: str) -> bool:
@@ -319,7 +343,8 @@ def not_included(kind: str, name: str) -> str:
 def written_value(value: object) -> str:
     """A value of TOML in one line."""
     if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{key} = {written_value(inner)}' for key, inner in value.items())} }}"
+        pairs = [f"{key} = {written_value(inner)}" for key, inner in value.items()]
+        return f"{{ {', '.join(pairs)} }}"
     if isinstance(value, list):
         return f"[{', '.join(map(written_value, value))}]"
     return str(value).lower() if isinstance(value, bool) else str(value)

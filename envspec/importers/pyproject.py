@@ -18,7 +18,7 @@ from envspec.importers.pip import Verdict
 from envspec.importers.poetry import read_pdm, read_poetry
 from envspec.importers.project import MOST_MEMBERS, Project, not_included, workspace_of, written_value
 from envspec.importers.python_locks import read_pdm_lock, read_poetry_lock, read_pylock, read_uv_lock
-from envspec.importers.toml_lines import TomlFile, text_of
+from envspec.importers.toml_lines import TomlFile, items_of, text_of
 from envspec.importers.types import Import, Outcome, Source
 from envspec.importers.uv import check_conflicts, read_environments, read_sources, read_uv
 from envspec.names import normalised
@@ -42,27 +42,32 @@ def read_pyproject(path: Path, imported: Import, *, extras: Collection[str] = ()
     extras, groups = (*extras, *imported.extras), (*groups, *imported.groups)
     taken = frozenset(map(normalised, extras)), frozenset(map(normalised, groups))
     project = Project(TomlFile(path, imported), imported, *taken, workspace=workspace_of(path, imported))
-    own = (_own_extras(project, text) for text in list_of(project.file.table("project"), "dependencies"))
+    own = [_own_extras(project, text) for text in list_of(project.file.data, "project", "dependencies")]
     project.extras = _with_named(project, project.extras.union(*own))
-    if project.file.table("tool", "conda-lock") and not any((path.parent / name).is_file() for name in _LOCKS):
+    if project.file.table("tool", "conda-lock") and not _locks_in(path.parent):
         read_conda_project(path, imported)
         include_conda_lock(path, imported)
         return
     check_conflicts(project)
     read_environments(project.workspace or project)
-    for read in (_metadata, _dependency_groups, _members, read_uv, read_poetry, read_pdm, _others):
+    for read in (_read_metadata, _read_groups, _read_members, read_uv, read_poetry, read_pdm, _read_others):
         read(project)
+    locks = _locks_in(path.parent)
     if project.workspace is not None:
         read_uv(project.workspace)
         imported.done.add(project.workspace.file.path.resolve())
-    folders = [each.file.path.parent for each in (project, project.workspace) if each is not None]
-    locks = [folder / name for folder in folders for name in _LOCKS if (folder / name).is_file()]
-    for lock in locks[:1]:
-        imported.run(_reader_of(project, lock), lock)
+        locks += _locks_in(project.workspace.file.path.parent)
+    if locks:
+        imported.run(_reader_of(project, locks[0]), locks[0])
     for lock in locks[1:]:
         name = imported.shown(lock)
         note = f"not read: the versions are those of {imported.shown(locks[0])}"
         imported.add(Source(name), name, Outcome.TRANSLATED, note)
+
+
+def _locks_in(folder: Path) -> list[Path]:
+    locks = [folder / name for name in _LOCKS]
+    return list(filter(Path.is_file, locks))
 
 
 def read_conda_project(path: Path, imported: Import) -> None:
@@ -70,11 +75,11 @@ def read_conda_project(path: Path, imported: Import) -> None:
     # conda-lock installs the category `dev` too.
     extras, groups = map(normalised, imported.extras), map(normalised, (*imported.groups, "dev"))
     project = CondaProject(TomlFile(path, imported), imported, frozenset(extras), frozenset(groups))
-    for read in (read_settings, _metadata, read_poetry, read_dependencies):
+    for read in (read_settings, _read_metadata, read_poetry, read_dependencies):
         read(project)
 
 
-def _members(project: Project) -> None:
+def _read_members(project: Project) -> None:
     """What the sources of local projects add to their wheels, which state their requirements; and the members of a
     workspace without a project of its own, which uv installs all.
     """
@@ -89,11 +94,15 @@ def _members(project: Project) -> None:
         folder, extras = waiting.pop(0)
         if project.imported.leads_out(folder / PYPROJECT):
             continue
-        member = members.get(folder.resolve()) or _member(project, folder)
         is_new = folder.resolve() not in members
-        members[folder.resolve()] = member
+        if is_new:
+            members[folder.resolve()] = _member(project, folder)
+        member = members[folder.resolve()]
         more = _with_named(member, extras) - member.extras
-        _wheel_of(member, more, with_own=is_new)
+        member.extras |= more
+        if is_new:
+            _read_own(member)
+        _read_more(member, more)
         waiting += member.locals
         member.locals.clear()
     project.required = list(members.values())
@@ -105,20 +114,24 @@ def _members(project: Project) -> None:
 def _member(project: Project, folder: Path) -> Project:
     """A local project that another one requires."""
     root = project.workspace or project
-    workspace = root if folder.resolve() in [each.resolve() for each in root.members()] else None
+    is_member = folder.resolve() in [each.resolve() for each in root.members()]
     file = TomlFile(folder / PYPROJECT, project.imported)
+    workspace = root if is_member else None
     return Project(file, project.imported, frozenset(), frozenset(), workspace, is_required=True)
 
 
-def _wheel_of(member: Project, extras: frozenset[str], *, with_own: bool) -> None:
-    """What a local project requires: by its wheel, apart from the sources. extras: those that are new."""
-    member.extras |= extras
-    for at, text in enumerate(list_of(member.file.data, "project", "dependencies") if with_own else ()):
+def _read_own(member: Project) -> None:
+    for at, text in enumerate(list_of(member.file.data, "project", "dependencies")):
         member.required_by_wheel(text, ("project", "dependencies", at))
+
+
+def _read_more(member: Project, extras: frozenset[str]) -> None:
+    """Read what extras of a local project require."""
     for extra, listed in member.file.table("project", "optional-dependencies").items():
-        for at, text in enumerate(listed if isinstance(listed, list) and normalised(extra) in extras else ()):
-            path = ("project", "optional-dependencies", extra, at)
-            member.required_by_wheel(text, path, extra=normalised(extra))
+        if normalised(extra) in extras:
+            for at, text in enumerate(items_of(listed)):
+                path = ("project", "optional-dependencies", extra, at)
+                member.required_by_wheel(text, path, extra=normalised(extra))
 
 
 def _reader_of(project: Project, lock: Path) -> Callable[[Path, Import], None]:
@@ -126,7 +139,9 @@ def _reader_of(project: Project, lock: Path) -> Callable[[Path, Import], None]:
     if lock.name == "poetry.lock":
         rows = list_of(project.file.data, "tool", "poetry", "source")
         urls = {text_of(row, "name"): text_of(row, "url") for row in rows}
-        sources = {normalised(name): urls.get(index, "") for index, names in project.indexes.items() for name in names}
+        sources: dict[str, str] = {}
+        for index, names in project.indexes.items():
+            sources.update(dict.fromkeys(map(normalised, names), urls.get(index, "")))
         return partial(read_poetry_lock, extras=project.extras, groups=project.groups, sources=sources)
     if lock.name == "pylock.toml":
         return read_pylock
@@ -137,7 +152,7 @@ def _reader_of(project: Project, lock: Path) -> Callable[[Path, Import], None]:
     return partial(read_uv_lock, extras=project.extras, groups=project.groups, member=member, members=members)
 
 
-def _metadata(project: Project) -> None:
+def _read_metadata(project: Project) -> None:
     table = project.file.table("project")
     if "build-system" in project.file.data:
         project.note(("build-system",), "[build-system]", "not part of the environment: builds of the project read it")
@@ -151,15 +166,14 @@ def _metadata(project: Project) -> None:
             project.note(("project", "dependencies", at), text, "the lines of these extras")
         else:
             project.requirement(text, ("project", "dependencies", at))
-    _extras(project)
-    _dynamic(project)
+    _read_extras(project)
+    _read_dynamic(project)
 
 
-def _extras(project: Project) -> None:
-    table = project.file.table("project")
-    optional = table_of(table, "optional-dependencies")
+def _read_extras(project: Project) -> None:
+    optional = project.file.table("project", "optional-dependencies")
     for extra, listed in optional.items():
-        for at, text in enumerate(listed if isinstance(listed, list) else ()):
+        for at, text in enumerate(items_of(listed)):
             path = ("project", "optional-dependencies", extra, at)
             if normalised(extra) not in project.extras:
                 project.note(path, text, not_included("extra", extra))
@@ -167,8 +181,9 @@ def _extras(project: Project) -> None:
                 project.requirement(text, path, extra=normalised(extra))
             else:
                 project.note(path, text, "the lines of these extras")
-    others = (("tool", "poetry", "extras"), ("tool", "setuptools", "dynamic", "optional-dependencies"))
-    known = {*map(normalised, optional), *(normalised(key) for path in others for key in project.file.table(*path))}
+    known = set(map(normalised, optional))
+    for keys in (("tool", "poetry", "extras"), ("tool", "setuptools", "dynamic", "optional-dependencies")):
+        known.update(map(normalised, project.file.table(*keys)))
     for extra in sorted(project.extras - known):
         project.add(("project",), f"extra {extra}", Verdict(Outcome.REFUSED, f"the project has no extra {extra}"))
 
@@ -178,8 +193,9 @@ def _with_named(project: Project, extras: frozenset[str]) -> frozenset[str]:
     optional = {normalised(key): value for key, value in project.file.table("project", "optional-dependencies").items()}
     found = extras
     for _ in range(_DEEPEST):
-        lines = [text for extra in found for text in list_of(optional, extra)]
-        more = found.union(*(_own_extras(project, text) for text in lines))
+        more = found
+        for extra in found:
+            more = more.union(*(_own_extras(project, text) for text in list_of(optional, extra)))
         if more == found:
             break
         found = more
@@ -188,15 +204,18 @@ def _with_named(project: Project, extras: frozenset[str]) -> frozenset[str]:
 
 def _own_extras(project: Project, text: object) -> frozenset[str]:
     """The extras of the project itself that a requirement names."""
+    if not isinstance(text, str):
+        return frozenset()
     try:
-        requirement = Pep508(text) if isinstance(text, str) else None
+        requirement = Pep508(text)
     except (InvalidRequirement, RecursionError):
         return frozenset()
-    is_own = requirement is not None and normalised(requirement.name) == project.name
-    return frozenset(map(normalised, requirement.extras)) if requirement and is_own else frozenset()
+    if normalised(requirement.name) != project.name:
+        return frozenset()
+    return frozenset(map(normalised, requirement.extras))
 
 
-def _dynamic(project: Project) -> None:
+def _read_dynamic(project: Project) -> None:
     """Requirements that the build computes: setuptools can read them from files."""
     read = project.file.table("tool", "setuptools", "dynamic")
     extras = table_of(read, "optional-dependencies")
@@ -208,34 +227,38 @@ def _dynamic(project: Project) -> None:
             reason = f'its build computes them: write "{project.name or "name"} @ ." in [pip] dependencies'
             project.add(path, key, Verdict(Outcome.REFUSED, reason))
     base: KeyPath = ("tool", "setuptools", "dynamic")
-    _files(project, table_of(read, "dependencies"), (*base, "dependencies"))
+    _include_files(project, table_of(read, "dependencies"), (*base, "dependencies"))
     for extra, table in extras.items():
         path = (*base, "optional-dependencies", extra)
         if normalised(extra) in project.extras:
-            _files(project, table, path)
+            _include_files(project, table, path)
         else:
             project.note(path, f"extra {extra}", not_included("extra", extra))
 
 
-def _files(project: Project, table: Any, path: KeyPath) -> None:
-    named = table_of(table).get("file", [])
-    for name in [named] if isinstance(named, str) else named if isinstance(named, list) else []:
+def _include_files(project: Project, table: Any, path: KeyPath) -> None:
+    """Read the requirements files that a table of setuptools names: one, or a list."""
+    named = table_of(table).get("file")
+    for name in [named] if isinstance(named, str) else items_of(named):
         project.imported.include(project.file.path.parent / str(name), project.file.at(*path), f"file = {name}")
 
 
-def _dependency_groups(project: Project) -> None:
+def _read_groups(project: Project) -> None:
     groups = _known_groups(project)
-    found = read_whole(
-        {DEPENDENCIES_FROM: [f"group:{each}" for each in groups]}, project.file.path.with_name("spec.toml")
-    )
+    names = [f"group:{each}" for each in groups]
+    found = read_whole({DEPENDENCIES_FROM: names}, project.file.path.with_name("spec.toml"))
     taken = {place.path for place in found.lines.values()}
     for place, problem in found.problems:
-        if place.path not in taken:
-            path = place.path if place.file else ("dependency-groups",)
-            text = f"group {place.path[1] if place.file else groups[int(place.path[-1])]}"
-            project.add(path, text, Verdict(Outcome.REFUSED, f"{problem}; {problem.hint}"))
+        if place.path in taken:
+            continue
+        path: KeyPath = ("dependency-groups",)
+        if place.file:
+            path, group = place.path, place.path[1]
+        else:
+            group = groups[int(place.path[-1])]
+        project.add(path, f"group {group}", Verdict(Outcome.REFUSED, f"{problem}; {problem.hint}"))
     for group, listed in project.file.table("dependency-groups").items():
-        for at, item in enumerate(listed if isinstance(listed, list) else ()):
+        for at, item in enumerate(items_of(listed)):
             path = ("dependency-groups", group, at)
             if path in taken:
                 project.requirement(item, path, group=normalised(group))
@@ -247,15 +270,16 @@ def _dependency_groups(project: Project) -> None:
 
 def _known_groups(project: Project) -> list[str]:
     """The groups to take from [dependency-groups]: the others are those of a tool."""
-    tools = {"dev"} if list_of(project.file.data, "tool", "uv", "dev-dependencies") else set[str]()
-    tools |= set(map(normalised, project.file.table("tool", "poetry", "group")))
-    tools |= {"dev"} if project.file.table("tool", "poetry", "dev-dependencies") else set()
-    tools |= set(map(normalised, project.file.table("tool", "pdm", "dev-dependencies")))
-    own = set(map(normalised, project.file.table("dependency-groups")))
-    return [group for group in sorted(project.groups) if group in own or group not in tools]
+    file = project.file
+    tools = set(map(normalised, file.table("tool", "poetry", "group")))
+    tools.update(map(normalised, file.table("tool", "pdm", "dev-dependencies")))
+    if list_of(file.data, "tool", "uv", "dev-dependencies") or file.table("tool", "poetry", "dev-dependencies"):
+        tools.add("dev")
+    tools.difference_update(map(normalised, file.table("dependency-groups")))
+    return sorted(project.groups - tools)
 
 
-def _others(project: Project) -> None:
+def _read_others(project: Project) -> None:
     for name in project.file.table("tool", "hatch", "envs"):
         reason = "an environment of Hatch: not included; copy what is needed into [pip] dependencies"
         project.note(("tool", "hatch", "envs", name), f"[tool.hatch.envs.{name}]", reason)

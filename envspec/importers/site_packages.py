@@ -14,6 +14,7 @@ from packaging.markers import InvalidMarker, UndefinedComparison, UndefinedEnvir
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
+from envspec.documents import table_of
 from envspec.importers.graph import roots
 from envspec.importers.pip import add_cuda, add_requirement, note_build
 from envspec.importers.types import CPU, MAX_SOURCE_BYTES, Clue, DraftRequirement, Import, Outcome, Source
@@ -40,8 +41,13 @@ _OF_VENVS: Final = ("_virtualenv.pth", "distutils-precedence.pth")
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """site-packages of a prefix. python: its version, empty if it is not known. seeds: packages that the tool which
-    made the environment installed. owned: paths of conda's packages, relative to the prefix.
+    """site-packages of a prefix.
+
+    prefix: the environment's folder.
+    path: of site-packages itself.
+    python: its version, empty if it is not known.
+    seeds: packages that the tool which made the environment installed.
+    owned: paths of conda's packages, relative to the prefix.
     """
 
     prefix: Path
@@ -57,9 +63,16 @@ class Site:
 
 @dataclass(slots=True)
 class _Package:
-    """An installed package. origin: what direct_url.json says. requires: requirements that apply to this Python.
+    """An installed package.
 
-    extras: extra -> the requirements that it adds. unread: requirements that are none.
+    name: normalised.
+    version: empty if it is not known.
+    source, folder: of its metadata.
+    installer: its name in small letters; is_requested: whether it marked the package so.
+    origin: what direct_url.json says.
+    requires: requirements that apply to this Python.
+    extras: extra -> the requirements that it adds.
+    unread: requirements that are none.
     """
 
     name: str
@@ -114,7 +127,7 @@ def _packages(site: Site, imported: Import) -> dict[str, _Package]:
         elif (other := found.get(package.name)) is None:
             found[package.name] = package
         else:
-            kept, dropped = sorted((other, package), key=_order)[::-1]
+            dropped, kept = sorted((other, package), key=_order)
             found[package.name] = kept
             reason = f"{kept.version} is installed too, and the newer one is used: install one of them again"
             imported.add(dropped.source, f"{dropped.name} {dropped.version}", Outcome.NOT_UNDERSTOOD, reason)
@@ -133,8 +146,10 @@ def _package(found: Distribution, source: Source) -> _Package | None:
     folder = found.site / found.folder
     if folder.suffix == ".egg-link":
         lines = _text(folder).splitlines()
-        origin = {"url": Path(lines[0]).as_uri(), "dir_info": {"editable": True}} if _is_absolute(lines) else {}
-        return _Package(found.name, "", source, folder, origin=origin) if origin else None
+        if not lines or not Path(lines[0]).is_absolute():
+            return None
+        origin = {"url": Path(lines[0]).as_uri(), "dir_info": {"editable": True}}
+        return _Package(found.name, "", source, folder, origin=origin)
     has_metadata = folder.is_file() or any((folder / name).is_file() for name in ("METADATA", "PKG-INFO"))
     if not has_metadata or not found.version:
         return None
@@ -148,10 +163,6 @@ def _package(found: Distribution, source: Source) -> _Package | None:
     except (ValueError, RecursionError):
         package.origin = {}
     return package
-
-
-def _is_absolute(lines: list[str]) -> bool:
-    return bool(lines) and Path(lines[0]).is_absolute()
 
 
 def _text(path: Path) -> str:
@@ -194,13 +205,13 @@ def _read_metadata(package: _Package, environment: Mapping[str, str]) -> None:
         except InvalidRequirement:
             package.unread.append(text)
             continue
-        named = re.findall(r"""extra\s*==\s*["']([^"']+)""", str(requirement.marker or ""))
         if _applies(requirement, environment, ""):
             package.requires.append(requirement)
-        else:
-            for extra in dict.fromkeys(map(normalised, named)):
-                if _applies(requirement, environment, extra):
-                    package.extras.setdefault(extra, []).append(requirement)
+            continue
+        named = re.findall(r"""extra\s*==\s*["']([^"']+)""", str(requirement.marker))
+        for extra in dict.fromkeys(map(normalised, named)):
+            if _applies(requirement, environment, extra):
+                package.extras.setdefault(extra, []).append(requirement)
 
 
 def _applies(requirement: Requirement, environment: Mapping[str, str], extra: str) -> bool:
@@ -236,21 +247,22 @@ def _direct(packages: Mapping[str, _Package], graph: Mapping[str, set[str]], see
     pip marks them by a file REQUESTED. Installers that mark every package, such as uv, mark nothing: of theirs, those
     that no other package requires are taken. So are those that are left of packages that are not installed any more.
     """
-    direct = {name for name, each in packages.items() if (each.origin or _is_marked(each)) and name not in seeds}
+    direct: set[str] = set()
+    for name, each in packages.items():
+        is_marked = each.is_requested and each.installer == "pip"
+        if (each.origin or is_marked) and name not in seeds:
+            direct.add(name)
     return {*direct, *roots(graph, direct)} - {*seeds}
-
-
-def _is_marked(package: _Package) -> bool:
-    return package.is_requested and package.installer == "pip"
 
 
 def _add(package: _Package, direct: Collection[str], by: list[str], site: Site, imported: Import) -> None:
     """Add a package to the draft and the ledger. by: those that require it."""
     name, text = package.name, f"{package.name} {package.version}".strip()
-    notes = [f"preferred version {package.version}"] if package.version else []
-    notes += [f"its requirement `{each[:80]}` can't be read" for each in package.unread[:3]]
+    notes = []
     if package.version:
         imported.draft.versions.setdefault(name, package.version)
+        notes.append(f"preferred version {package.version}")
+    notes += [f"its requirement `{each[:80]}` can't be read" for each in package.unread[:3]]
     if name not in direct:
         if by:
             notes.append(f"{' and '.join(by[:2])} {'requires' if len(by) == 1 else 'require'} it")
@@ -259,9 +271,10 @@ def _add(package: _Package, direct: Collection[str], by: list[str], site: Site, 
         imported.add(package.source, text, Outcome.TRANSLATED, ", ".join(notes))
     elif address := _address(package.origin):
         outcome, reason = add_requirement(f"{name} @ {address}", package.source, imported, site.prefix)
-        reasons = [reason or f"`{name} @ {address}`", *([] if outcome.is_lost else notes)]
-        outcome = outcome if outcome.is_lost else Outcome.TRANSLATED
-        imported.add(package.source, text, outcome, ", ".join(reasons))
+        reason = reason or f"`{name} @ {address}`"
+        if not outcome.is_lost:
+            outcome, reason = Outcome.TRANSLATED, ", ".join([reason, *notes])
+        imported.add(package.source, text, outcome, reason)
     else:
         imported.draft.dependencies.append(DraftRequirement(name, package.source))
         imported.add(package.source, text, Outcome.TRANSLATED, ", ".join([f"`{name}`", *notes]))
@@ -272,15 +285,17 @@ def _address(origin: Mapping[str, Any]) -> str:
     url = origin.get("url")
     if not isinstance(url, str) or not url:
         return ""
-    fragments = [f"subdirectory={origin['subdirectory']}"] if isinstance(origin.get("subdirectory"), str) else []
+    fragments: list[str] = []
+    if isinstance(origin.get("subdirectory"), str):
+        fragments.append(f"subdirectory={origin['subdirectory']}")
     vcs, archive = origin.get("vcs_info"), origin.get("archive_info")
     if isinstance(vcs, dict):
         url = f"{vcs.get('vcs')}+{url}@{vcs.get('commit_id')}"
     elif isinstance(archive, dict):
-        hashes = archive.get("hashes")
-        digest = hashes.get("sha256") if isinstance(hashes, dict) else None
+        digest = table_of(archive, "hashes").get("sha256")
         digest = digest or str(archive.get("hash") or "").removeprefix("sha256=")
-        fragments += [f"sha256={digest}"] if re.fullmatch(r"[0-9a-f]{64}", str(digest)) else []
+        if re.fullmatch(r"[0-9a-f]{64}", str(digest)):
+            fragments.append(f"sha256={digest}")
     return f"{url}#{'&'.join(fragments)}" if fragments else url
 
 
@@ -299,9 +314,9 @@ def _read_torch(path: Path, torch: _Package, imported: Import) -> None:
 
 def _read_paths(site: Site, imported: Import) -> None:
     """Files that add folders to Python's path and belong to no package."""
-    owned = {
-        entry.path for each in distributions(site.path) for entry in each.entries or () if entry.path.endswith(".pth")
-    }
+    owned: set[str] = set()
+    for each in distributions(site.path):
+        owned.update(entry.path for entry in each.entries or ())
     for path in sorted(site.path.glob("*.pth")):
         if path.name in owned or path.name in _OF_VENVS or site.is_of_conda(path.name):
             continue
