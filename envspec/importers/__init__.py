@@ -89,9 +89,13 @@ def sources_in(folder: Path) -> tuple[Path, ...]:
 
     Files whose names say that they are for other GPUs (`requirements_rocm.txt`) are not among them.
     """
-    found = [path for name in _FOLDER_SOURCES for path in sorted(folder.glob(name)) if importer_of(path)]
-    usable = [path for path in found if path.is_file() and not _OTHER_GPUS.search(path.name)]
-    return tuple(dict.fromkeys(usable))
+    found: dict[Path, None] = {}
+    for pattern in _FOLDER_SOURCES:
+        for path in sorted(folder.glob(pattern)):
+            is_usable = path.is_file() and not _OTHER_GPUS.search(path.name)
+            if is_usable and importer_of(path):
+                found[path] = None
+    return tuple(found)
 
 
 def new_import(root: Path, extras: tuple[str, ...] = (), groups: tuple[str, ...] = (), target: str = "") -> Import:

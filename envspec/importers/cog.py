@@ -40,14 +40,14 @@ def read_cog(path: Path, imported: Import) -> None:
     document = read_yaml(path, imported)
     # cog runs the commands of `run` before it copies the project: only requirements are there.
     shell = Shell(imported, imported.shown(path), path.parent, workdir="/src")
-    reader = _Reader(imported, path, shell, document)
+    reader = _CogReader(imported, path, shell, document)
     for key, value in document.keys.items():
         reader.read(key, value)
     if "gpu" not in document.get("build").keys:
         reader.cpu(document, "build.gpu is not set: cog's images are for the CPU by default")
 
 
-class _Reader(CommandsDocument):
+class _CogReader(CommandsDocument):
     def read(self, key: str, value: Value) -> None:
         """A key of the document, or of `build`."""
         read, note = _KEYS.get(key), NOTES.get(key)
@@ -103,7 +103,10 @@ class _Reader(CommandsDocument):
             add_system_package(self.shell, Command((), self.at(each), each.text), each.text)
 
     def commands(self, key: str, value: Value) -> None:
-        for each in value.items or ((value,) if value.text else ()):
+        commands = value.items
+        if not commands and value.text:
+            commands = (value,)
+        for each in commands:
             command = each.get("command") if each.keys else each
             for name, own in each.keys.items():
                 if name != "command":
@@ -118,15 +121,15 @@ class _Reader(CommandsDocument):
             read_variable(name, text, self.at(each), f"{key}: {each.text}", self.imported)
 
 
-_KEYS: Final[Mapping[str, Callable[[_Reader, str, Value], None]]] = {
-    "build": _Reader.below,
-    "build.gpu": _Reader.gpu,
-    "build.cuda": _Reader.cuda,
-    "build.python_version": _Reader.python,
-    "build.python_packages": _Reader.packages,
-    "build.python_requirements": _Reader.requirements,
-    "build.system_packages": _Reader.system,
-    "build.run": _Reader.commands,
-    "build.pre_install": _Reader.commands,
-    "environment": _Reader.variables,
+_KEYS: Final[Mapping[str, Callable[[_CogReader, str, Value], None]]] = {
+    "build": _CogReader.below,
+    "build.gpu": _CogReader.gpu,
+    "build.cuda": _CogReader.cuda,
+    "build.python_version": _CogReader.python,
+    "build.python_packages": _CogReader.packages,
+    "build.python_requirements": _CogReader.requirements,
+    "build.system_packages": _CogReader.system,
+    "build.run": _CogReader.commands,
+    "build.pre_install": _CogReader.commands,
+    "environment": _CogReader.variables,
 }

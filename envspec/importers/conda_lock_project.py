@@ -49,7 +49,8 @@ class CondaProject(Project):
         if found.url or found.name in self.indexes.get(_PYPI, ()):
             super().requirement(text, path, extra=extra, group=group, use=use, written=written)
             return
-        here = tuple(each for each in self.platforms if self.holds_on(str(found.marker or ""), each))
+        marker = str(found.marker or "")
+        here = tuple(each for each in self.platforms if self.holds_on(marker, each))
         if not here:
             self.note(path, shown, f"not for {', '.join(self.platforms)}")
             return

@@ -67,7 +67,7 @@ def read_devcontainer(path: Path, imported: Import) -> None:
     workdir = document.get("workspaceFolder").text or f"/workspaces/{folder.resolve().name}"
     shell = Shell(imported, imported.shown(path), folder, workdir=_VARIABLE.sub("", workdir) or "/")
     shell.copy(shell.workdir, folder)
-    reader = _Reader(imported, path, shell, document)
+    reader = _DevcontainerReader(imported, path, shell, document)
     for key, value in document.keys.items():
         reader.read(key, value)
     leave_replaced(imported)
@@ -94,7 +94,7 @@ def _as_yaml_token(found: re.Match[str]) -> str:
         return found["string"]
 
 
-class _Reader(CommandsDocument):
+class _DevcontainerReader(CommandsDocument):
     def read(self, key: str, value: Value) -> None:
         """A key of the document, or of a table in it."""
         read = _KEYS.get(key)
@@ -238,16 +238,18 @@ class _Reader(CommandsDocument):
             self.add(key, value, Outcome.OUTSIDE, "`envspec run` mounts the current folder")
 
 
-_KEYS: Final[Mapping[str, Callable[[_Reader, str, Value], None]]] = {
-    "name": _Reader.name,
-    "image": _Reader.image,
-    "build": _Reader.below,
-    **dict.fromkeys(("build.dockerfile", "dockerFile"), _Reader.dockerfile),
-    **dict.fromkeys(("build.context", "context", "build.target", "build.args", "service"), _Reader.of_build),
-    "dockerComposeFile": _Reader.compose,
-    "features": _Reader.features,
-    **dict.fromkeys(("forwardPorts", "appPort"), _Reader.ports),
-    **dict.fromkeys(("onCreateCommand", "updateContentCommand", "postCreateCommand"), _Reader.command),
-    **dict.fromkeys(("containerEnv", "remoteEnv"), _Reader.variables),
-    "workspaceFolder": _Reader.workspace,
+_KEYS: Final[Mapping[str, Callable[[_DevcontainerReader, str, Value], None]]] = {
+    "name": _DevcontainerReader.name,
+    "image": _DevcontainerReader.image,
+    "build": _DevcontainerReader.below,
+    **dict.fromkeys(("build.dockerfile", "dockerFile"), _DevcontainerReader.dockerfile),
+    **dict.fromkeys(
+        ("build.context", "context", "build.target", "build.args", "service"), _DevcontainerReader.of_build
+    ),
+    "dockerComposeFile": _DevcontainerReader.compose,
+    "features": _DevcontainerReader.features,
+    **dict.fromkeys(("forwardPorts", "appPort"), _DevcontainerReader.ports),
+    **dict.fromkeys(("onCreateCommand", "updateContentCommand", "postCreateCommand"), _DevcontainerReader.command),
+    **dict.fromkeys(("containerEnv", "remoteEnv"), _DevcontainerReader.variables),
+    "workspaceFolder": _DevcontainerReader.workspace,
 }

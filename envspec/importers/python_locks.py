@@ -58,7 +58,7 @@ PYTHONS: Final = tuple(f"{series}.0" for series in PYTHON_SERIES)
 
 
 @dataclass(frozen=True, slots=True)
-class Package:
+class LockedPackage:
     """A package of a lock, or a pin of a compiled requirements file.
 
     name: normalised.
@@ -167,7 +167,7 @@ def read_pdm_lock(path: Path, imported: Import, *, extras: Collection[str] = (),
     _add(packages, imported, others)
 
 
-def _packages(file: TomlFile, read: Callable[[Mapping[str, Any], Source], Package | None]) -> list[Package]:
+def _packages(file: TomlFile, read: Callable[[Mapping[str, Any], Source], LockedPackage | None]) -> list[LockedPackage]:
     """The packages of a lock, without those that can't be read."""
     found = [read(table, by) for table, by in file.tables("package")]
     return [each for each in found if each is not None]
@@ -193,7 +193,7 @@ def read_pylock(path: Path, imported: Import) -> None:
         lock = Pylock.from_dict(file.data)
     except PylockValidationError as error:
         raise Unreadable(f"{file.shown} is not a pylock.toml: {error}") from None
-    packages: list[Package] = []
+    packages: list[LockedPackage] = []
     for each, (table, by) in zip(lock.packages, file.tables("packages"), strict=True):
         found = _pylock_package(each, table, by, imported)
         if found is not None:
@@ -322,7 +322,7 @@ def _address_of(item: object) -> str:
     return ""
 
 
-def _uv_package(table: Mapping[str, Any], by: Source, imported: Import, extras: frozenset[str]) -> Package | None:
+def _uv_package(table: Mapping[str, Any], by: Source, imported: Import, extras: frozenset[str]) -> LockedPackage | None:
     source = table_of(table, "source")
     address = text_of(source, "url")
     if git := text_of(source, "git"):
@@ -337,7 +337,9 @@ def _uv_package(table: Mapping[str, Any], by: Source, imported: Import, extras: 
 # Poetry
 
 
-def _poetry_package(table: Mapping[str, Any], by: Source, imported: Import, extras: frozenset[str]) -> Package | None:
+def _poetry_package(
+    table: Mapping[str, Any], by: Source, imported: Import, extras: frozenset[str]
+) -> LockedPackage | None:
     source = table_of(table, "source")
     kind, url = text_of(source, "type"), text_of(source, "url")
     index = address = ""
@@ -355,7 +357,7 @@ def _poetry_package(table: Mapping[str, Any], by: Source, imported: Import, extr
 # PDM
 
 
-def _pdm_package(table: Mapping[str, Any], by: Source, imported: Import) -> Package | None:
+def _pdm_package(table: Mapping[str, Any], by: Source, imported: Import) -> LockedPackage | None:
     address = text_of(table, "url")
     if git := text_of(table, "git"):
         address = f"git+{git}@{text_of(table, 'revision') or text_of(table, 'ref')}"
@@ -365,7 +367,7 @@ def _pdm_package(table: Mapping[str, Any], by: Source, imported: Import) -> Pack
 # PEP 751
 
 
-def _pylock_package(each: Entry, table: Mapping[str, Any], by: Source, imported: Import) -> Package | None:
+def _pylock_package(each: Entry, table: Mapping[str, Any], by: Source, imported: Import) -> LockedPackage | None:
     address = ""
     if each.vcs:
         address = f"git+{each.vcs.url}@{each.vcs.commit_id}"
@@ -405,7 +407,7 @@ def _package(  # noqa: PLR0913
     url: str,
     *,
     is_local: bool,
-) -> Package | None:
+) -> LockedPackage | None:
     """A package; None, with an entry, if its name or version is none."""
     name, version = text_of(table, "name"), text_of(table, "version")
     if not NAME.fits(name) or not (VERSION.fits(version) or not version):
@@ -417,19 +419,21 @@ def _package(  # noqa: PLR0913
         is_text = isinstance(each, str)
         names.append(re.split(r"[^\w.-]", each, maxsplit=1)[0] if is_text else text_of(each, "name"))
     requires = tuple(map(normalised, names))
-    return Package(normalised(name), version, by, tuple(_texts(markers)), index, url, requires, is_local)
+    return LockedPackage(normalised(name), version, by, tuple(_texts(markers)), index, url, requires, is_local)
 
 
-def _add_roots(packages: list[Package], path: Path, imported: Import) -> None:
+def _add_roots(packages: list[LockedPackage], path: Path, imported: Import) -> None:
     """Require the packages that no other one requires; all of them if the lock does not say what requires what."""
-    here = [each for each in packages if not each.is_local and _is_for(Platform.LINUX_64, each, PYTHONS)]
+    by_name: dict[str, LockedPackage] = {}
+    for each in packages:
+        if not each.is_local and _is_for(Platform.LINUX_64, each, PYTHONS):
+            by_name[each.name] = each
     has_graph = any(each.requires for each in packages)
     name = imported.shown(path)
     note = "the requirements are the packages that no other one requires"
     if not has_graph:
         note = "the file does not list which packages are required by others: all are dependencies"
     imported.add(Source(name), name, Outcome.TRANSLATED, note)
-    by_name = {each.name: each for each in here}
     if not has_graph and not by_name.keys().isdisjoint(INDEX_FAMILY):
         by_name = {name: each for name, each in by_name.items() if not is_required_by_torch(name)}
     for root in roots({name: each.requires for name, each in by_name.items()}):
@@ -439,7 +443,7 @@ def _add_roots(packages: list[Package], path: Path, imported: Import) -> None:
 
 
 def _add(
-    packages: list[Package],
+    packages: list[LockedPackage],
     imported: Import,
     others: Set[str] = frozenset(),
     installed: Mapping[str, Mapping[str, Set[Release]]] = MappingProxyType({}),
@@ -458,11 +462,12 @@ def _add(
         imported.draft.unread_indexes.append(mirror)
         packages = [replace(each, index="") if each.index == mirror else each for each in packages]
     pythons = python_versions(imported)
-    by_name: dict[str, list[Package]] = {}
+    by_name: dict[str, list[LockedPackage]] = {}
     for package in packages:
         by_name.setdefault(package.name, []).append(package)
     for name, several in by_name.items():
-        required = [each for each in several if (each.version, each.index or mirror) in taken.get(name, ())]
+        releases = taken.get(name, ())
+        required = [each for each in several if (each.version, each.index or mirror) in releases]
         chosen, why = choice(several, pythons)
         if required and chosen not in required:
             chosen, why = choice(required, pythons)[0], ": it is the one for linux-64"
@@ -482,12 +487,12 @@ def _add(
             imported.add(package.by, f"{package.name} {package.version}".strip(), outcome, reason)
 
 
-def _is_unsupported(package: Package, imported: Import) -> bool:
+def _is_unsupported(package: LockedPackage, imported: Import) -> bool:
     return note_unsupported(imported, package.index, package.by, name=package.name, version=package.version)
 
 
 def note_locked(
-    package: Package, imported: Import, installed: Mapping[str, Mapping[str, Set[Release]]] = MappingProxyType({})
+    package: LockedPackage, imported: Import, installed: Mapping[str, Mapping[str, Set[Release]]] = MappingProxyType({})
 ) -> None:
     """Note a package that linux-64 does not have with every Python, or that is not from the default index.
 
@@ -508,7 +513,7 @@ def note_locked(
         imported.draft.locked.setdefault(package.name, Locked(series, is_default))
 
 
-def _mirror(packages: list[Package]) -> str:
+def _mirror(packages: list[LockedPackage]) -> str:
     """The index from which most packages are, if none is from the default one; empty otherwise."""
     counts: Counter[str] = Counter()
     for each in packages:
@@ -521,7 +526,7 @@ def _mirror(packages: list[Package]) -> str:
     return counts.most_common(1)[0][0] if counts else ""
 
 
-def _prefer(package: Package, imported: Import) -> str:
+def _prefer(package: LockedPackage, imported: Import) -> str:
     """Prefer a package's version, and note what it says of CUDA and of indexes. The entry's reason."""
     draft = imported.draft
     if package.url:
@@ -537,7 +542,7 @@ def _prefer(package: Package, imported: Import) -> str:
     return "its version is preferred"
 
 
-def _pin_url(package: Package, imported: Import) -> str:
+def _pin_url(package: LockedPackage, imported: Import) -> str:
     """Require a package from where it was locked, at its commit, if a requirement names it. The entry's reason."""
     commit = package.url.rpartition("@")[2]
     is_commit = package.url.startswith("git+") and COMMIT.fits(commit)
@@ -575,14 +580,14 @@ def python_versions(imported: Import) -> list[str]:
     return found or list(PYTHONS)
 
 
-def choice(several: list[Package], pythons: Iterable[str]) -> tuple[Package, str]:
+def choice(several: list[LockedPackage], pythons: Iterable[str]) -> tuple[LockedPackage, str]:
     """Which of several packages of one name is preferred, and what to say of it: the one for linux-64.
 
     pythons: exact versions, the preferred one first.
     """
     if len(several) == 1:
         return several[0], ""
-    by_python: dict[str, list[Package]] = {}
+    by_python: dict[str, list[LockedPackage]] = {}
     for python in pythons:
         fitting = [each for each in several if _is_for(Platform.LINUX_64, each, (python,))]
         if fitting:
@@ -597,11 +602,11 @@ def choice(several: list[Package], pythons: Iterable[str]) -> tuple[Package, str
     return fitting[0], f": it is the one for Python {python.rpartition('.')[0]}"
 
 
-def _newest(packages: Iterable[Package]) -> Package:
+def _newest(packages: Iterable[LockedPackage]) -> LockedPackage:
     return max(packages, key=lambda each: pep440(each.version) or Version("0"))
 
 
-def _is_for(platform: Platform, package: Package, pythons: Iterable[str]) -> bool:
+def _is_for(platform: Platform, package: LockedPackage, pythons: Iterable[str]) -> bool:
     if not package.markers:
         return True
     return any(holds(marker, platform, python) for python in pythons for marker in package.markers)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from envspec.importers.conda_explicit import read_explicit
 from envspec.importers.pip import Use, add_option, add_requirement, is_flag, is_required_by_torch
-from envspec.importers.python_locks import Package, choice, note_locked, python_versions
+from envspec.importers.python_locks import LockedPackage, choice, note_locked, python_versions
 from envspec.importers.types import Import, Outcome, Source, Unreadable
 from envspec.names import normalised
 from envspec.origins import INDEX_FAMILY
@@ -174,15 +175,18 @@ def _is_pinned(lines: list[_Line]) -> bool:
 
 def _compiled_from(path: Path, lines: list[_Line], imported: Import) -> list[Path]:
     """The files that a compiled one was made of; empty unless all that it names exist."""
-    named = dict.fromkeys(filter(None, (_file_of(via) for line in lines for via in line.via)))
+    named: dict[str, None] = {}
+    for line in lines:
+        named.update(dict.fromkeys(map(_file_of, line.via)))
+    named.pop("", None)
     beside = path.with_suffix(".in")
-    if not named:
-        return [beside] if path.suffix == ".txt" and beside.is_file() else []
+    if not named and path.suffix == ".txt" and beside.is_file():
+        return [beside]
     found: list[Path] = []
     for file in named:
         # pip-compile writes paths from the folder where it was run.
-        places = (folder / file for folder in (path.parent, imported.root))
-        source = next((each for each in places if each.is_file() and imported.find(each)), None)
+        files = filter(Path.is_file, (path.parent / file, imported.root / file))
+        source = next(filter(imported.find, files), None)
         if source is None or source.resolve() == path.resolve():
             return []
         found.append(source)
@@ -220,13 +224,13 @@ def _add(path: Path, lines: list[_Line], imported: Import, use: Use) -> None:
 
 def _for_others(lines: list[_Line], file: str, imported: Import) -> dict[int, str]:
     """The numbers of lines with pins of a name that has a better one, by their markers, and why."""
-    by_name: dict[str, list[Package]] = {}
+    by_name: dict[str, list[LockedPackage]] = {}
     for line in lines:
         if (found := _PIN.match(line.text)) and line.name:
             version = re.search(r"==+\s*([^\s;,]+)", line.text)
-            marker = re.search(r";\s*([^#]*?)(?:\s--?[a-z].*)?$", line.text)
-            markers = (marker[1].strip(),) if marker else ()
-            package = Package(line.name, version[1] if version else "", Source(file, line.number), markers)
+            package = LockedPackage(line.name, version[1] if version else "", Source(file, line.number))
+            if marker := re.search(r";\s*([^#]*?)(?:\s--?[a-z].*)?$", line.text):
+                package = replace(package, markers=(marker[1].strip(),))
             by_name.setdefault(normalised(found[1]), []).append(package)
     found_others: dict[int, str] = {}
     for several in by_name.values():

@@ -300,8 +300,10 @@ def _read_installer(shell: Shell, command: Command, reader: Reader, assigned: Ma
 
 def _head(words: Sequence[str]) -> str:
     """Program and first words without options, for the tables. Blanks in a word, which was quoted, separate none."""
-    plain = [word for word in words[1:40] if not word.startswith("-") or word == "-"]
-    return " ".join(re.sub(r"\s+", "_", word) for word in [*words[:1], *plain[:8]])[:1000]
+    # A `-` alone is a word: standard input.
+    plain = [word for word in words[1:40] if not re.match("-.", word, re.DOTALL)]
+    joined = [re.sub(r"\s+", "_", word) for word in (*words[:1], *plain[:8])]
+    return " ".join(joined)[:1000]
 
 
 @dataclass(slots=True)

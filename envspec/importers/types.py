@@ -102,8 +102,11 @@ class Clue(NamedTuple):
 
 
 class DraftRequirement(NamedTuple):
-    """A line for [pip] dependencies. text: PEP 508, as a spec takes it. project: the folder of a local project, whose
-    path from the spec's folder on replaces `{path}` in the text.
+    """A line for [pip] dependencies.
+
+    text: PEP 508, as a spec takes it.
+    source: where it is written.
+    project: the folder of a local project, whose path from the spec's folder on replaces `{path}` in the text.
     """
 
     text: str
@@ -112,8 +115,12 @@ class DraftRequirement(NamedTuple):
 
 
 class DraftIndex(NamedTuple):
-    """A [[pip.index]]. name: letters, digits and `-`; empty: made of the URL. packages: the names that come from it;
-    empty if the source does not say which. format: `simple` or `links`.
+    """A [[pip.index]].
+
+    url, source: its address, and where it is written.
+    name: letters, digits and `-`; empty: made of the URL.
+    packages: the names that come from it; empty if the source does not say which.
+    format: `simple` or `links`.
     """
 
     url: str

@@ -39,8 +39,12 @@ INDEXES: Final = {
 }
 
 
-class Variable(NamedTuple):
-    """names: a pattern of variables that [image] env does not get, and why."""
+class IgnoredVariable(NamedTuple):
+    """Variables that [image] env does not get.
+
+    names: a pattern.
+    outcome, reason: of their entries.
+    """
 
     names: str
     outcome: Outcome
@@ -49,25 +53,25 @@ class Variable(NamedTuple):
 
 #: The first that matches.
 VARIABLES: Final = (
-    Variable(
+    IgnoredVariable(
         r"(PIP|UV)_(BUILD_)?(CONSTRAINT|REQUIREMENT|OVERRIDE)S?",
         Outcome.REFUSED,
         "a file of the image: write its lines into [pip] constraints",
     ),
-    Variable(r"PIP_PRE|UV_PRERELEASE", Outcome.REFUSED, 'name each pre-release instead: "torch>=2.10.0rc1"'),
-    Variable(
+    IgnoredVariable(r"PIP_PRE|UV_PRERELEASE", Outcome.REFUSED, 'name each pre-release instead: "torch>=2.10.0rc1"'),
+    IgnoredVariable(
         r"(?i:(https?|ftp|no|all)_proxy)|DEBIAN_FRONTEND|DEBCONF_\w+|NEEDRESTART_\w+|PATH|VIRTUAL_ENV"
         r"|(PIP|UV|POETRY|PIPENV|PIPX|PDM|CONDA|MAMBA)_\w+|PYTHONDONTWRITEBYTECODE|CUDA_(HOME|PATH|ROOT|VERSION)"
         r"|(CUDNN|NCCL)_VERSION|MAX_JOBS|FORCE_CUDA|USE_NINJA|CMAKE_BUILD_PARALLEL_LEVEL|MAKEFLAGS",
         Outcome.OUTSIDE,
         "it concerns installers, builds or the base image, which envspec sets up itself",
     ),
-    Variable(
+    IgnoredVariable(
         r"NVIDIA_VISIBLE_DEVICES|NVIDIA_DRIVER_CAPABILITIES|NVIDIA_REQUIRE_\w+",
         Outcome.TRANSLATED,
         "envspec sets it for a lock with CUDA",
     ),
-    Variable(
+    IgnoredVariable(
         r"CC|CXX|CFLAGS|CXXFLAGS|LDFLAGS|NVCC_\w+|TCNN_CUDA_ARCHITECTURES|LIBRARY_PATH|CPATH"
         r"|CMAKE_(ARGS|GENERATOR|BUILD_\w+|PREFIX_PATH|\w+_FLAGS|\w+_ARCHITECTURES|\w+_COMPILER)",
         Outcome.REFUSED,
@@ -76,7 +80,7 @@ VARIABLES: Final = (
 )
 
 
-def ignored(name: str) -> Variable | None:
+def ignored(name: str) -> IgnoredVariable | None:
     """Why [image] env does not get a variable, whatever its value is; None if its value counts."""
     if name in INDEXES or name in READ:
         return None
@@ -107,7 +111,8 @@ _USUAL_FOLDERS: Final = re.compile(
 
 def _folders(value: str, source: Source, text: str, imported: Import, name: str, reason: str) -> None:
     """A list of folders: those that are not usual are kept. reason: why the others are left out."""
-    others = [each for each in re.split(r":(?![-+?])", value) if each and not _USUAL_FOLDERS.match(each)]
+    folders = filter(None, re.split(r":(?![-+?])", value))
+    others = [each for each in folders if not _USUAL_FOLDERS.match(each)]
     if others:
         add_variable(imported, source, name, ":".join(others), text)
     else:
