@@ -124,6 +124,37 @@ class Decision:
     platform: Platform | None = None
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Override:
+    """Versions of the spec that replace what packages require of one.
+
+    requirement: the versions, and the markers of the platforms on which they count.
+    reason: in the spec's words.
+    removed: whether nothing requires the package any more.
+    """
+
+    name: Name
+    requirement: str
+    reason: str
+    removed: bool = False
+
+    def __str__(self) -> str:
+        return f"removed: {self.requirement}" if self.removed else self.requirement
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Commit:
+    """The commit that is locked of a git repository.
+
+    requirement: of the spec, with the branch, tag or commit that it names.
+    address: `git+https://host/project.git@<commit>`, without credentials.
+    """
+
+    name: Name
+    requirement: str
+    address: str
+
+
 @dataclass(frozen=True, slots=True)
 class WheelFile:
     """One row: the one file that is locked for a package on a platform.
@@ -363,7 +394,8 @@ class OnTopOf:
     source: the base image's name, or the file of `pip.on_top_of`. home: the folder of its Python in the image; empty
     outside of an image. site: the folder there from which this Python imports packages; empty if they do not count.
     nested: the same of a virtual environment that is the base's Python; empty if that is none. torch_build: `cu128`,
-    `cpu`, empty if it is unknown. gpu_code: of its torch, as far as it was read.
+    `cpu`, empty if it is unknown. gpu_code: of its torch, as far as it was read. constraints: lines that hold for
+    everything that is installed there (PIP_CONSTRAINT).
     """
 
     source: Line
@@ -372,6 +404,7 @@ class OnTopOf:
     nested: ImagePath = ""
     torch_build: Line = ""
     gpu_code: GpuCodeFound | None = None
+    constraints: tuple[str, ...] = ()
 
     def path_files(self, site: str) -> dict[str, str]:
         """The files by which Pythons of an image find each other's packages: their paths, and texts on one line.
@@ -719,6 +752,7 @@ class Lock:
     indexes: the package indexes of the spec, in its order; builds get their requirements from them.
     platform_cuda: what differs from base_image and driver on a platform; see `on`.
     cpu_builds: empty without [cuda].
+    overrides: of the spec. commits: of its git repositories.
     image: the settings of the image. system, images: the results of builds. conformance: None if the spec requires no
     checks. These three are not part of `lockfile.document.identity`. export: None if the spec has no [export].
     directory: the folder from which the lock was read; it is not written.
@@ -750,6 +784,8 @@ class Lock:
     platform_cuda: tuple[PlatformCuda, ...] = ()
     package_ages: tuple[PackageAge, ...] = ()
     cpu_builds: tuple[CpuBuild, ...] = ()
+    overrides: tuple[Override, ...] = ()
+    commits: tuple[Commit, ...] = ()
     directory: Path | None = field(default=None, compare=False, repr=False)
 
     def on(self, platform: Platform) -> Lock:

@@ -14,8 +14,6 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-#: What the record of an override that removes a requirement begins with.
-REMOVE: Final = "removed: "
 #: In which torch's builds look for the GPU architectures to compile for.
 ARCHITECTURES: Final = "TORCH_CUDA_ARCH_LIST"
 #: Options and keys of a spec under their former names -> what to write today.

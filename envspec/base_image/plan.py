@@ -104,7 +104,7 @@ def system_image(os: str, platforms: Sequence[Platform], facts: Facts, why: str)
     digests = tuple(
         PinnedDigest(platform, None, "unresolved", "", "no digest of it is recorded") for platform in platforms
     )
-    decisions = (Decision("image.tag", row.image, why, row.source), *map(digest_decision, digests))
+    decisions = (Decision("image.tag", row.image, why, row.source),)
     return ImageChoice(BaseImage(repository, tag, None, None, os, digests), decisions)
 
 
@@ -147,7 +147,7 @@ def _choice(
     digests = tuple(pinned_digest(tag, platform, facts) for platform in platforms)
     image = BaseImage(REPOSITORY, tag, row.cuda, flavor.value, os, digests)
     why += _end_of_life(row, facts)
-    return ImageChoice(image, (flavor, Decision("image.tag", tag, why, row.source), *map(digest_decision, digests)))
+    return ImageChoice(image, (flavor, Decision("image.tag", tag, why, row.source)))
 
 
 def pinned_digest(tag: str, platform: Platform, facts: Facts) -> PinnedDigest:
@@ -173,7 +173,7 @@ def custom_image(base: str, os: str, platforms: Sequence[Platform], facts: Facts
     image = BaseImage(f"{folder}{slash}{name}", tag, None, None, os, pinned)
     decision = Decision("image.tag", base, "the spec names its own base image", "[image] base")
     warnings = () if digest else _unlisted(f"{folder}{slash}{name}", tag, facts)
-    return ImageChoice(image, (decision, *map(digest_decision, pinned)), warnings)
+    return ImageChoice(image, (decision,), warnings)
 
 
 def _unlisted(repository: str, tag: str, facts: Facts) -> tuple[str, ...]:
@@ -185,17 +185,6 @@ def _unlisted(repository: str, tag: str, facts: Facts) -> tuple[str, ...]:
     alike = [name for name, row in listed.items() if row.cuda.startswith(f"{version}.") and name.endswith(f"-{rest}")]
     nearest = f"; {max(alike, key=numeric)} is" if alike else ""
     return (f"{repository}:{tag} is not in the known lists of NVIDIA's tags{nearest}",)
-
-
-def digest_decision(pinned: PinnedDigest) -> Decision:
-    """The decision about a platform's digest, with its source."""
-    return Decision(
-        "image.digest",
-        pinned.digest or "unresolved",
-        pinned.note if not pinned.kind else f"{pinned.source}, kind {pinned.kind}",
-        pinned.note if pinned.kind else "",
-        pinned.platform,
-    )
 
 
 def _tag_flavor(row: ImageRow, flavor: str) -> str | None:

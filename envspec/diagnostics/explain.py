@@ -15,6 +15,7 @@ from envspec.errors import UsageError
 from envspec.facts import Facts, load_facts
 from envspec.facts.gpu import ComputeCapability, capabilities_of, first_driver, has_other_kernels, without_code
 from envspec.facts.tables import at_least
+from envspec.lockfile.decided import all_decisions
 from envspec.lockfile.export.dockerfile import without_image
 from envspec.models import (
     DIRECT_URL,
@@ -46,7 +47,7 @@ from envspec.models import (
     WheelFile,
     WrongRow,
 )
-from envspec.names import REMOVE, normalised
+from envspec.names import normalised
 from envspec.origins import PYTORCH
 
 
@@ -408,7 +409,7 @@ def explain_lock(
         as_of=lock.as_of,
         facts=lock.facts,
         gpus=lock.gpus,
-        decisions=lock.decisions,
+        decisions=all_decisions(lock),
         base_image=lock.base_image,
         driver=lock.driver,
         gpu_code=lock.gpu_code,
@@ -564,10 +565,10 @@ def _joined(one: Variant | CondaVariant, other: Variant | CondaVariant) -> dict[
 
 
 def _unknown(lock: Lock, name: str, normal: str) -> UsageError:
-    for each in lock.decisions:
-        if each.what == f"override.{normal}" and each.value.startswith(REMOVE):
+    for each in lock.overrides:
+        if each.name == normal and each.removed:
             return UsageError(
-                f"package {name} is not in {lock.name}: pip.overrides removes it ({each.why})",
+                f"package {name} is not in {lock.name}: pip.overrides removes it ({each.reason})",
                 hint="remove that override from the spec, and lock again, if it is needed",
             )
     names = {package.name for resolution in lock.resolutions for package in resolution.packages}

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from envspec.errors import UsageError
+from envspec.lockfile.decided import all_decisions
 from envspec.lockfile.diff_packages import (
     Change,
     Detail,
@@ -137,7 +138,7 @@ def diff_locks(old: Lock, new: Lock) -> LockDiff:
     reasons = {
         (decision.what, platform): decision.why
         for lock in (old, new)
-        for decision in lock.decisions
+        for decision in all_decisions(lock)
         for platform in (decision.platform, None)
     }
     replaced = [each for platform in both for each in _replaced_files(old, new, olds[platform], news[platform])]
@@ -323,13 +324,13 @@ def _pip_values(lock: Lock) -> _Values:
         )
         for index in lock.indexes
     }
-    return indexes | {(each.what, None): each.value for each in lock.decisions if each.what.startswith("override.")}
+    return indexes | {(f"override.{each.name}", None): str(each) for each in lock.overrides}
 
 
 def _decided(lock: Lock, both: Sequence[Platform]) -> _Values:
     return {
         (decision.what, decision.platform): decision.value
-        for decision in lock.decisions
+        for decision in all_decisions(lock)
         if decision.platform is None or decision.platform in both
     }
 

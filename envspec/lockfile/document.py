@@ -45,7 +45,8 @@ T = TypeVar("T")
 
 #: The keys of tables whose keys are not the fields of their class in their order; `key=field` where the names differ.
 _KEYS: Final[Mapping[type, str]] = {
-    Lock: "channel=channels index=indexes package_as_of conda_as_of package_age=package_ages decision=decisions "
+    Lock: "channel=channels index=indexes package_as_of conda_as_of package_age=package_ages override=overrides "
+    "commit=commits decision=decisions "
     "base_image driver "
     "platform_cuda image "
     "conformance export system_layer=system image_id=images gpu_code cpu_build=cpu_builds resolution=resolutions",
@@ -340,7 +341,9 @@ def canonical(lock: Lock) -> Lock:
         resolutions=tuple(
             sorted(map(_canonical_resolution, lock.resolutions), key=lambda item: item.target.platform.value)
         ),
-        decisions=tuple(sorted(lock.decisions, key=_decision_key)),
+        overrides=tuple(sorted(lock.overrides)),
+        commits=tuple(sorted(lock.commits)),
+        decisions=tuple(sorted(lock.decisions, key=decision_key)),
         base_image=lock.base_image and replace(lock.base_image, digests=_by_platform(lock.base_image.digests)),
         platform_cuda=tuple(sorted(lock.platform_cuda, key=lambda item: item.platform.value)),
         gpu_code=tuple(sorted(lock.gpu_code, key=lambda item: (item.platform.value, item.package, item.version))),
@@ -394,7 +397,8 @@ def _resolution_text(table: Mapping[str, Any]) -> str:
     return text + "".join(toml_writer.tables(f"resolution.{key}", table[key]) for key in arrays)
 
 
-def _decision_key(decision: Decision) -> tuple[str, ...]:
+def decision_key(decision: Decision) -> tuple[str, ...]:
+    """By which a lock's decisions are sorted."""
     platform = decision.platform.value if decision.platform else ""
     return decision.what, platform, decision.value, decision.why, decision.source
 

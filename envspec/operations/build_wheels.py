@@ -45,6 +45,7 @@ from envspec.models import (
     LOCAL,
     BaseImage,
     BuiltWheel,
+    Commit,
     Decision,
     Lock,
     NamedIndex,
@@ -57,7 +58,7 @@ from envspec.models import (
 )
 from envspec.names import normalised
 from envspec.operations.built_wheels import BUILT_WHEELS, find_built
-from envspec.operations.lock_state import SOURCE, LockState, Upgrade, commit_decision, lacks_wheel
+from envspec.operations.lock_state import LockState, Upgrade, lacks_wheel, locked_commit
 from envspec.operations.session import Session
 from envspec.origins import PYTORCH
 from envspec.registry.client import resolve_digests
@@ -222,8 +223,8 @@ class _Found:
 
 async def build_sources(
     state: LockState, targets: Sequence[Target]
-) -> tuple[Mapping[Target, Mapping[str, BuiltSource]], tuple[Decision, ...]]:
-    """Build the sources that the spec names, for each target; with the decisions which commits they are.
+) -> tuple[Mapping[Target, Mapping[str, BuiltSource]], tuple[Commit, ...]]:
+    """Build the sources that the spec names, for each target; with the commits that they are.
 
     The key of a wheel is the text of its requirement, without credentials.
 
@@ -237,7 +238,7 @@ async def build_sources(
             target: {str(each): await sources.wheel_of(each, target) for each in sources_of(state.spec, target)}
             for target in targets
         }
-    return found, tuple(sources.decisions.values())
+    return found, tuple(sources.commits.values())
 
 
 class _Sources:
@@ -248,8 +249,8 @@ class _Sources:
         self._context = state.context
         self._builder = builder
         self._indexes = indexes_of(state.spec)
-        self._commits: dict[str, str] = {}
-        self.decisions: dict[str, Decision] = {}
+        #: By the requirement's text.
+        self.commits: dict[str, Commit] = {}
 
     async def wheel_of(self, requirement: Requirement, target: Target) -> BuiltSource:
         name, platform = requirement.name, target.platform.value
@@ -320,26 +321,26 @@ class _Sources:
 
     async def _find_git(self, requirement: Requirement, wanted: WheelRequest) -> _Found:
         address = read_git(requirement.url or "")
-        commit = self._commits.get(str(requirement)) or self._commit_before(requirement)
-        if commit is None:
-            if self._context.is_offline:
-                raise OfflineMiss(f"the commit of {requirement}")
-            commit = await commit_of(address, requirement.name, self._context.environ)
-        self._commits[str(requirement)] = commit
-        decision = commit_decision(requirement, commit)
-        self.decisions[decision.what] = decision
         context = self._context
+        locked = self.commits.get(str(requirement))
+        if locked is None:
+            commit = self._commit_before(requirement)
+            if commit is None and context.is_offline:
+                raise OfflineMiss(f"the commit of {requirement}")
+            commit = commit or await commit_of(address, requirement.name, context.environ)
+            locked = self.commits[str(requirement)] = locked_commit(requirement, commit)
+        commit = read_git(locked.address).ref
         build = git_request(wanted, address, commit, context.environ, context.connectivity)
-        return _Found(GIT, decision.value, None, build)
+        return _Found(GIT, locked.address, None, build)
 
     def _commit_before(self, requirement: Requirement) -> str | None:
         """The commit of the old lock for the same requirement, unless it may move."""
         state = self._state
         if state.old is None or state.request.upgrade is Upgrade.ALL or requirement.name in state.upgraded:
             return None
-        for decision in state.old.decisions:
-            if decision.what == SOURCE + requirement.name and decision.source == str(requirement):
-                return read_git(decision.value).ref
+        for recorded in state.old.commits:
+            if recorded.requirement == str(requirement):
+                return read_git(recorded.address).ref
         return None
 
     def _find_local(self, requirement: Requirement, wanted: WheelRequest) -> _Found:
@@ -515,7 +516,7 @@ class Builds:
     async def _check_requirements(self, made: CachedWheel, package: Package, part: Resolution) -> None:
         """Fail if a wheel requires what the lock does not have; of an unbuilt sdist, anything else than that states."""
         metadata = await asyncio.to_thread(metadata_of, made.path, package.name)
-        overrides = recorded_overrides(self._lock.decisions, part.target)
+        overrides = recorded_overrides(self._lock.overrides, part.target)
         if package.unbuilt:
             stated = await asyncio.to_thread(_stated, await self._sdist(package), package)
             found = list(unstated(stated, metadata, package, part.target, overrides))
@@ -603,7 +604,7 @@ class Builds:
 
     def _named(self, name: str, address: GitAddress) -> GitAddress:
         """The address with the spec's ref, if the commit may be on no branch and no tag."""
-        sources = (each.source for each in self._lock.decisions if each.what == SOURCE + name)
+        sources = (each.requirement for each in self._lock.commits if each.name == name)
         ref = read_git(next((read_requirement(text).url or "" for text in sources), "")).ref
         is_other = ref.startswith("refs/") and not ref.startswith(("refs/heads/", "refs/tags/"))
         return replace(address, ref=ref) if is_other else address

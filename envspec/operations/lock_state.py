@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from envspec.io.store import Store
     from envspec.models import (
         BaseImage,
+        Commit,
         CondaChannel,
         CondaPackage,
         Decision,
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
 
 #: For a registry that a lock does not depend on: one that is silent is not waited for like an index.
 BRIEF: Final = Timeouts(connect_s=5, stall_s=10, attempts=2)
-
-#: Decisions about sources: `source.<name>`.
-SOURCE: Final = "source."
 
 
 def lacks_wheel(package: Package) -> bool:
@@ -241,15 +239,14 @@ class LockState:
         return {name: max(age.as_of, self.as_of) for name, age in self.package_ages().items()}
 
 
-def commit_decision(requirement: Requirement, commit: str) -> Decision:
-    """What a lock records of a git repository: the commit of the branch, tag or ref that the spec names."""
+def locked_commit(requirement: Requirement, commit: str) -> Commit:
+    """What a lock records of a git repository. commit: of the branch, tag or ref that the spec names."""
     from envspec.credentials import without_credentials
-    from envspec.models import Decision
+    from envspec.models import Commit
     from envspec.spec.requirements import read_git
 
     address = read_git(requirement.url or "")
-    why = f"the commit that {address.ref or 'the default branch'} is at"
-    return Decision(SOURCE + requirement.name, without_credentials(address.pinned(commit)), why, str(requirement))
+    return Commit(requirement.name, str(requirement), without_credentials(address.pinned(commit)))
 
 
 def own_times(spec: Spec, as_of: datetime, ages: Iterable[PackageAge]) -> dict[str, datetime]:
@@ -310,12 +307,12 @@ class CondaResult:
 class PypiResult:
     """The PyPI packages of every target.
 
-    cutoffs: of the packages that `--upgrade-package` has moved. decisions: commits. way_out: constraints with which no
-    package goes years back, as a hint; empty if none is known.
+    cutoffs: of the packages that `--upgrade-package` has moved. commits: of git repositories. way_out: constraints with
+    which no package goes years back, as a hint; empty if none is known.
     """
 
     resolutions: tuple[Resolution, ...]
     requests: tuple[TargetRequest, ...] = ()
     cutoffs: Mapping[str, datetime] = field(default_factory=dict)
-    decisions: tuple[Decision, ...] = ()
+    commits: tuple[Commit, ...] = ()
     way_out: str = ""

@@ -87,7 +87,7 @@ def _check_requirements(package: Package, path: Path, lock: Lock, part: Resoluti
     from envspec.spec.errors import quoted
 
     metadata = metadata_of(path, package.name)
-    unmet = unmet_requirements(metadata, package, part, recorded_overrides(lock.decisions, part.target))
+    unmet = unmet_requirements(metadata, package, part, recorded_overrides(lock.overrides, part.target))
     if unmet:
         found = "; ".join(f"{quoted(text)} ({why})" for text, why in unmet)
         raise UsageError(

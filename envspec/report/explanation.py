@@ -22,6 +22,7 @@ from envspec.diagnostics.explain import (
 )
 from envspec.diagnostics.fit import FitFinding, FitReport, FitVerdict
 from envspec.diagnostics.machine import Machine, MachineSource
+from envspec.lockfile.decided import DIGEST_FROM
 from envspec.lockfile.toml_writer import string
 from envspec.models import DEFAULT_INDEX, SPEC, CpuBuild, Decision, GpuCode, Platform
 from envspec.report.format import (
@@ -92,13 +93,6 @@ def _channels(found: Explanation) -> Iterator[Row]:
 
 #: How a GPU runs a package's code, in words.
 _RUNS: Final = {"sass": "runs compiled code", "ptx": "compiles PTX at start"}
-#: Where a base image's digest is from, in words.
-_DIGEST_FROM: Final = {
-    "recorded": "recorded in envspec's data",
-    "registry": "read from the registry",
-    "spec": "named by the spec",
-    "unresolved": "not resolved",
-}
 
 
 def _decisions(decisions: Sequence[Decision]) -> Iterator[Row]:
@@ -109,15 +103,9 @@ def _decisions(decisions: Sequence[Decision]) -> Iterator[Row]:
         platforms += [decision.platform] if decision.platform else []
     for decision, platforms in merged.items():
         # The reason for apt packages names the origin of each.
-        reason = _sourced(_why(decision), "" if decision.what == "image.apt" else decision.source)
+        reason = _sourced(decision.why, "" if decision.what == "image.apt" else decision.source)
         value = _RUNS.get(decision.value, decision.value) if decision.what.startswith("gpu.") else decision.value
         yield row(decision.what, short_hashes(value), _listed(platforms), notes=[reason])
-
-
-def _why(decision: Decision) -> str:
-    """The reason in words; locks have a digest's as `recorded, kind index`."""
-    origin, kind, _ = decision.why.partition(", kind ")
-    return _DIGEST_FROM.get(origin, origin) if decision.what == "image.digest" and kind else decision.why
 
 
 def _sourced(reason: str, source: str) -> str:
@@ -130,7 +118,7 @@ def _base_image(found: Explanation) -> Iterator[Row]:
     for image in filter(None, (found.base_image, *(each.base_image for each in found.platform_cuda))):
         yield row(image.name)
         for pinned in image.digests:
-            origin = _DIGEST_FROM.get(pinned.source, pinned.source)
+            origin = DIGEST_FROM.get(pinned.source, pinned.source)
             # The sources of a recorded digest are among the decisions.
             notes = [origin] if pinned.source == "recorded" else [origin, pinned.note]
             yield row(f"{pinned.platform.value}: {pinned.digest or 'no known digest'}", notes=notes)

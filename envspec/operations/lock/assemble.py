@@ -23,9 +23,10 @@ from envspec.lockfile.export.conda import without_md5
 from envspec.lockfile.header import FORMAT
 from envspec.models import BaseImage, Lock, Package, PinnedDigest, Platform, Resolution
 from envspec.operations.build_settings import same_build, with_builds
-from envspec.operations.lock.complete import complete, constraints_of, installed_on
+from envspec.operations.lock.complete import complete, installed_on
 from envspec.operations.lock_state import BRIEF, LockState, PypiResult, Resolved, Upgrade
 from envspec.operations.shared_files import check_owners, conflict_warnings, idle_owners, with_built, with_owners
+from envspec.resolve.pypi.request import overrides_of
 from envspec.spec import Spec
 from envspec.spec.owner import path_from_lock
 from envspec.spec.sections import ProjectInImage
@@ -64,8 +65,6 @@ def assemble(packages: Resolved) -> Lock:
         decisions=(
             *packages.decisions,
             *conda.decisions,
-            *pypi.decisions,
-            *constraints_of(found),
             *(d for q in decided for d in q.decisions),
         ),
         base_image=None,
@@ -77,6 +76,8 @@ def assemble(packages: Resolved) -> Lock:
         base_sha256=state.base_sha256,
         spec=path_from_lock(state.request.spec_path, state.request.directory),
         package_ages=tuple(state.package_ages().values()),
+        overrides=overrides_of(spec) if spec.pip.dependencies else (),
+        commits=pypi.commits,
     )
     failures: dict[BaseImage, NetworkError] = {}
     old = None if state.request.upgrade is Upgrade.ALL else state.old

@@ -15,7 +15,7 @@ from envspec.errors import EnvspecError, NoSolution
 from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url
 from envspec.io.tasks import run_interruptible
-from envspec.models import Decision, Platform, Resolution, Target
+from envspec.models import Commit, Platform, Resolution, Target
 from envspec.operations.lock_state import LockState, is_to_build
 from envspec.origins import PYTORCH_INDEX
 from envspec.resolve import resolver
@@ -93,7 +93,7 @@ class Attempts:
         self._urls = IndexUrls(default_index_url(environ), environ.get("ENVSPEC_PYTORCH_INDEX") or PYTORCH_INDEX)
         self._wheels = run_interruptible(_fetch_wheels(state, wheel_urls(state.spec)))
         self._sources: Mapping[Target, Mapping[str, BuiltSource]] = {}
-        self.commits: tuple[Decision, ...] = ()
+        self.commits: tuple[Commit, ...] = ()
         self._sdists: SdistBuilds | None = None
         if any(sources_of(state.spec, target) for target in targets):
             # Imports half of what images need.

@@ -4,14 +4,14 @@ existing lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from envspec.base_image.apt import date_apt
 from envspec.base_image.cuda import CudaRequest
-from envspec.base_image.plan import decide_settings, digest_decision, plan_platforms
+from envspec.base_image.plan import decide_settings, plan_platforms
 from envspec.facts import Facts
 from envspec.lockfile.document import public_indexes
 from envspec.lockfile.export import files_of
@@ -19,7 +19,6 @@ from envspec.lockfile.export.types import ContainerConfig, File
 from envspec.models import (
     BaseImage,
     Conformance,
-    Decision,
     ExportedFiles,
     ImageSettings,
     Lock,
@@ -70,7 +69,7 @@ def complete(
     lock = replace(
         resolved,
         name=spec.env.name,
-        decisions=(*resolved.decisions, *_as_pinned(plan.decisions, images), *reasons, *dated),
+        decisions=(*resolved.decisions, *plan.decisions, *reasons, *dated),
         base_image=base,
         driver=plan.driver,
         gpu_code=plan.gpu_code,
@@ -98,30 +97,15 @@ def _cuda_requests(spec: Spec, as_of: datetime) -> dict[Platform, CudaRequest]:
     }
 
 
-def _as_pinned(decisions: Sequence[Decision], images: Sequence[BaseImage]) -> Iterator[Decision]:
-    """The plan's decisions, with the digests of the registry or of the old lock."""
-    found = {pinned.platform: pinned for image in images for pinned in image.digests if pinned.digest}
-    for decision in decisions:
-        is_open = decision.what == "image.digest" and decision.value == "unresolved"
-        pinned = found.get(decision.platform) if is_open and decision.platform else None
-        yield digest_decision(pinned) if pinned else decision
-
-
 def installed_on(part: Resolution, found: FoundEnvironment | None) -> Resolution:
     """A platform's packages, with what they are installed on top of."""
     if found is None:
         return part
-    below = OnTopOf(found.place, found.home, found.site, found.nested, found.torch_build, found.gpu_code)
+    below = OnTopOf(
+        found.place, found.home, found.site, found.nested, found.torch_build, found.gpu_code, found.constraints
+    )
     installed = part.installed or tuple(each.recorded for _, each in sorted(found.packages.items()))
     return replace(part, on_top_of=below, installed=installed)
-
-
-def constraints_of(found: Mapping[Platform, FoundEnvironment]) -> Iterator[Decision]:
-    """What the lock records of the constraints of what it is installed on top of."""
-    for platform, each in found.items():
-        if each.constraints:
-            why = f"{each.place} states them for all that is installed there (PIP_CONSTRAINT)"
-            yield Decision("base.constraints", "; ".join(each.constraints), why, each.place, platform)
 
 
 def lock_files(lock: Lock) -> dict[str, bytes]:

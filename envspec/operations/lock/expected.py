@@ -27,6 +27,7 @@ from envspec.models import (
     LOCAL,
     SPEC,
     BaseImage,
+    Commit,
     CondaChannel,
     Decision,
     Dependent,
@@ -41,8 +42,8 @@ from envspec.models import (
 )
 from envspec.names import COMMIT, normalised
 from envspec.operations.build_settings import with_builds
-from envspec.operations.lock.complete import complete, constraints_of, installed_on
-from envspec.operations.lock_state import SOURCE, LockRequest, commit_decision, own_times
+from envspec.operations.lock.complete import complete, installed_on
+from envspec.operations.lock_state import LockRequest, locked_commit, own_times
 from envspec.operations.shared_files import with_owners
 from envspec.origins import PYTORCH_INDEX, channel_url
 from envspec.resolve.pypi.index.page import ListedFile
@@ -51,7 +52,7 @@ from envspec.resolve.pypi.metadata import parsed, without_marker
 from envspec.resolve.pypi.request import (
     GivenPackages,
     IndexUrls,
-    override_decisions,
+    overrides_of,
     sources_of,
     target_request,
     wheel_urls,
@@ -105,7 +106,7 @@ def expected_lock(lock: Lock, spec: Spec, facts: Facts, request: LockRequest, ba
     }
     cutoffs = _of_names(package_as_of, {package.name for part in parts for package in part.packages})
     requests: dict[Platform, TargetRequest] = {}
-    commits: dict[str, Decision] = {}
+    commits: dict[str, Commit] = {}
     if spec.pip.dependencies:
         requesting = _Requesting(lock, spec, facts, Cutoffs(as_of, cutoffs), found)
         requests = {part.target.platform: requesting.request_for(part) for part in parts}
@@ -123,15 +124,14 @@ def expected_lock(lock: Lock, spec: Spec, facts: Facts, request: LockRequest, ba
         decisions=(
             *of_targets,
             *_of_conda(spec, facts),
-            *commits.values(),
-            *(override_decisions(spec) if spec.pip.dependencies else ()),
-            *constraints_of(found),
             *(each for platform in with_torch if platform in requests for each in requests[platform].decisions),
         ),
         package_as_of=tuple(cutoffs.items()),
         conda_as_of=tuple(_of_names(conda_as_of, {each.name for part in parts for each in part.conda}).items()),
         channels=_channels(lock, spec),
         package_ages=ages,
+        overrides=overrides_of(spec) if spec.pip.dependencies else (),
+        commits=tuple(commits.values()),
         spec=path_from_lock(request.spec_path, request.directory),
         base_sha256=lock.base_sha256 if request.variant else "",
     )
@@ -180,7 +180,7 @@ def _found_environments(lock: Lock, spec: Spec, facts: Facts, request: LockReque
         linux = [platform for platform in spec.env.platforms if platform.is_linux]
         place = custom_image(spec.image.base, "", linux, facts).image.name
         parts = {part.target.platform: part for part in lock.resolutions}
-        return {each: _found_in_base(parts[each], place, lock.decisions) for each in linux if each in parts}
+        return {each: _found_in_base(parts[each], place) for each in linux if each in parts}
     if not spec.pip.on_top_of:
         return {}
     from envspec.operations.lock.base_packages import read_on_top_of
@@ -188,18 +188,14 @@ def _found_environments(lock: Lock, spec: Spec, facts: Facts, request: LockReque
     return dict.fromkeys(spec.env.platforms, read_on_top_of(request.spec_path.parent, spec))
 
 
-def _found_in_base(part: Resolution, place: str, decisions: Iterable[Decision]) -> FoundEnvironment:
+def _found_in_base(part: Resolution, place: str) -> FoundEnvironment:
     below, target = part.on_top_of, part.target
     packages = {
         each.name: FoundPackage(each.name, each.version, place, record_sha256=each.record_sha256)
         for each in part.installed
     }
-    constraints: tuple[str, ...] = ()
-    for decision in decisions:
-        if decision.what == "base.constraints" and decision.platform is target.platform:
-            constraints = tuple(decision.value.split("; "))
     if below is None:
-        return FoundEnvironment(place, packages, target.python.version, target.glibc, constraints=constraints)
+        return FoundEnvironment(place, packages, target.python.version, target.glibc)
     return FoundEnvironment(
         place,
         packages,
@@ -208,7 +204,7 @@ def _found_in_base(part: Resolution, place: str, decisions: Iterable[Decision]) 
         below.home,
         below.site,
         below.nested,
-        constraints,
+        below.constraints,
         below.torch_build,
         below.gpu_code,
     )
@@ -240,7 +236,7 @@ def _targets(
 class _Requesting:
     """The requests for the packages from PyPI, as they were made when a lock was resolved.
 
-    commits: the decisions about git repositories, as far as requests were made.
+    commits: of git repositories, by the requirement's text, as far as requests were made.
     """
 
     def __init__(
@@ -251,8 +247,8 @@ class _Requesting:
         self._cutoffs = cutoffs
         self._found = found
         self._builds = {each for each in lock.decisions if each.what == "torch.build"}
-        self._recorded = {each.source: each for each in lock.decisions if each.what.startswith(SOURCE)}
-        self.commits: dict[str, Decision] = {}
+        self._recorded = {each.requirement: each.address for each in lock.commits}
+        self.commits: dict[str, Commit] = {}
 
     def request_for(self, part: Resolution) -> TargetRequest:
         """The request for one target.
@@ -326,14 +322,14 @@ class _Requesting:
     def _at_commit(self, requirement: Requirement, package: Package) -> str:
         """The repository's address at the locked commit: any commit of a branch, the very one that the spec names."""
         address, recorded = read_git(requirement.url or ""), self._recorded.get(str(requirement))
-        commit = read_git(recorded.value if recorded else package.file.url or "").ref
+        commit = read_git(recorded or package.file.url or "").ref
         if COMMIT.fits(address.ref):
             commit = address.ref
         if not COMMIT.fits(commit):
             raise NoSolution(f"{requirement}: {commit!r} is not a commit")
-        decision = commit_decision(requirement, commit)
-        self.commits[decision.what] = decision
-        return decision.value
+        locked = locked_commit(requirement, commit)
+        self.commits[locked.requirement] = locked
+        return locked.address
 
 
 def _filename(url: str) -> str:

@@ -20,7 +20,7 @@ from envspec.lockfile.header import LOCK_FILE, pins_sha256, verify_checksum
 from envspec.models import Lock
 from envspec.operations.lock.cache import is_ours
 from envspec.operations.lock.check import check_lock
-from envspec.operations.lock_state import SOURCE, LockRequest, LockState, Upgrade
+from envspec.operations.lock_state import LockRequest, LockState, Upgrade
 from envspec.spec import Spec, parse_spec
 from envspec.spec.dates import Age
 from envspec.spec.errors import KeyPath, SpecError
@@ -68,14 +68,14 @@ def for_variant(state: LockState, document: bytes) -> LockState:
     """For a variant: the time and the sources of the spec's own lock, which are then preferred. document: that lock."""
     base = load(document.decode(), LOCK_FILE)
     header, _ = verify_checksum(document, LOCK_FILE)
-    sources = {each.what: each for each in base.decisions if each.what.startswith(SOURCE)}
+    of_base = {each.name for each in base.commits}
     old = state.old or replace(base, resolutions=(), package_as_of=(), conda_as_of=(), system=(), images=())
-    own = tuple(each for each in old.decisions if each.what not in sources)
+    own = tuple(each for each in old.commits if each.name not in of_base)
     return replace(
         state,
         as_of=base.as_of,
         newest=max(state.newest, base.as_of),
-        old=replace(old, decisions=(*sources.values(), *own)),
+        old=replace(old, commits=(*base.commits, *own)),
         base=base,
         base_sha256=pins_sha256(header),
     )

@@ -17,9 +17,9 @@ from envspec.context import Context
 from envspec.facts import Facts
 from envspec.fetch.sources import commit_of, is_reachable, unreachable
 from envspec.io.tasks import run_interruptible
-from envspec.models import BaseImage, Decision, Lock, Package, PinnedDigest, Resolution, WheelFile
+from envspec.models import BaseImage, Commit, Lock, Package, PinnedDigest, Resolution, WheelFile
 from envspec.operations.lock.assemble import read_creation
-from envspec.operations.lock_state import BRIEF, SOURCE
+from envspec.operations.lock_state import BRIEF
 from envspec.operations.session import Session
 from envspec.registry.client import Registry, resolve_digests
 from envspec.registry.errors import ImageNotFound
@@ -32,8 +32,7 @@ _NO_FILE: Final = WheelFile("", "", "", None)
 
 def cutoffs_of(lock: Lock) -> Lock:
     """The lock with only its cutoffs, the base image's digests and the commits of sources."""
-    commits = tuple(each for each in lock.decisions if each.what.startswith(SOURCE))
-    return replace(lock, resolutions=(), decisions=commits, system=(), images=())
+    return replace(lock, resolutions=(), decisions=(), overrides=(), system=(), images=())
 
 
 def versions_of(lock: Lock) -> tuple[Resolution, ...]:
@@ -60,42 +59,41 @@ def checked(lock: Lock, spec: Spec, facts: Facts, context: Context) -> tuple[Loc
 
 async def _checked(lock: Lock, spec: Spec, facts: Facts, context: Context) -> tuple[Lock, tuple[str, ...]]:
     unverified: list[str] = []
-    others = [each for each in lock.decisions if not each.what.startswith(SOURCE)]
-    commits = [each async for each in _commits(lock, spec, context.environ, unverified.append)]
+    commits = tuple([each async for each in _commits(lock, spec, context.environ, unverified.append)])
 
     async def verified(base: BaseImage | None) -> BaseImage | None:
         return base and replace(base, digests=tuple(await _digests(base, facts, context, unverified.append)))
 
     own = tuple([replace(each, base_image=await verified(each.base_image)) for each in lock.platform_cuda])
     base = await verified(lock.base_image)
-    return replace(lock, decisions=(*others, *commits), base_image=base, platform_cuda=own), tuple(unverified)
+    return replace(lock, commits=commits, base_image=base, platform_cuda=own), tuple(unverified)
 
 
 async def _commits(
     lock: Lock, spec: Spec, environ: Mapping[str, str], report: Callable[[str], None]
-) -> AsyncIterator[Decision]:
-    found = {each.what: each for each in lock.decisions}
+) -> AsyncIterator[Commit]:
+    found = {each.requirement: each for each in lock.commits}
     for requirement in spec.pip.dependencies:
-        decision = found.get(SOURCE + requirement.name)
-        if requirement.kind is not RequirementKind.GIT or decision is None or decision.source != str(requirement):
+        recorded = found.get(str(requirement))
+        if requirement.kind is not RequirementKind.GIT or recorded is None:
             continue
         address = read_git(requirement.url or "")
-        locked, now = read_git(decision.value).ref, await commit_of(address, requirement.name, environ)
+        locked, now = read_git(recorded.address).ref, await commit_of(address, requirement.name, environ)
         if now == address.ref:
             # The spec's own commit may be one of a fork: a wheel in the cache would hide it.
             if not await is_reachable(address, now, requirement.name, environ):
                 raise unreachable(address, now, requirement.name)
             if locked == now:
-                yield decision
+                yield recorded
         elif locked == now:
-            yield decision
+            yield recorded
         elif await is_reachable(address, locked, requirement.name, environ):
             branch = address.ref or "its default branch"
             report(
                 f"{requirement.name}: {branch} has moved to {now}; the locked commit {locked} is in its history, and "
                 "nothing shows that the branch was there when it was locked"
             )
-            yield decision
+            yield recorded
 
 
 async def _digests(

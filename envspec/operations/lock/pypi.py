@@ -18,7 +18,6 @@ from envspec.origins import INDEX_FAMILY
 from envspec.resolve.pypi.errors import UnusableSdists
 from envspec.resolve.pypi.index.selection import Sdists
 from envspec.resolve.pypi.metadata import parsed
-from envspec.resolve.pypi.request import override_decisions
 from envspec.resolve.pypi.resolver import Unsolvable
 from envspec.resolve.types import LOOSEN, Cutoffs, ProvidedPackage
 from envspec.resolve.upgrade import differing, moved_pypi, names_of, pins_of, without_packages
@@ -80,7 +79,7 @@ class Pypi:
         if pinned is not None and self._upgraded:
             pinned, cutoffs = self._upgrade(pinned, cutoffs)
             if state.finds_times:
-                return PypiResult(pinned.resolutions, cutoffs=cutoffs.names, decisions=self._attempts.commits)
+                return PypiResult(pinned.resolutions, cutoffs=cutoffs.names, commits=self._attempts.commits)
         given: tuple[Resolution, ...] = ()
         old: tuple[Resolution, ...] = ()
         if pinned is not None:
@@ -99,8 +98,7 @@ class Pypi:
             self._attempts.context.reporter.warning(
                 f"pip.overrides: {name} changes nothing: what locked packages require is the same without it"
             )
-        decisions = (*self._attempts.commits, *override_decisions(state.spec))
-        return PypiResult(found.resolutions, tuple(found.requests), times, decisions)
+        return PypiResult(found.resolutions, tuple(found.requests), times, self._attempts.commits)
 
     def _idle_overrides(self, resolutions: Sequence[Resolution]) -> list[str]:
         """The names of overrides without an effect, as far as it is recorded: not for what conda provides."""

@@ -13,7 +13,7 @@ from envspec.models import Lock
 from envspec.names import normalised
 from envspec.operations.lock.inputs import document_of, parse
 from envspec.operations.lock.resolve import names_required, resolve, resolved
-from envspec.operations.lock_state import SOURCE, LockRequest, LockState, Resolved, Upgrade
+from envspec.operations.lock_state import LockRequest, LockState, Resolved, Upgrade
 from envspec.resolve.upgrade import check_names, names_in
 from envspec.spec import Spec, set_as_of, set_package_as_of
 from envspec.spec.document import root_of
@@ -86,13 +86,11 @@ def upgraded(state: LockState, text: str) -> tuple[Resolved, str]:
 
 def _with_packages(lock: Lock, found: Resolved) -> Lock:
     """The lock with the packages that were resolved, and the times and commits by which they were."""
-    others = (each for each in lock.decisions if not each.what.startswith(SOURCE))
-    commits = (each for each in found.pypi.decisions if each.what.startswith(SOURCE))
     return replace(
         lock,
         as_of=found.state.as_of,
         resolutions=found.resolutions,
-        decisions=(*others, *commits),
+        commits=found.pypi.commits,
         package_as_of=tuple(found.pypi.cutoffs.items()),
         conda_as_of=tuple(found.conda.cutoffs.items()),
         package_ages=tuple(found.state.package_ages().values()),

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
 
 from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag
@@ -28,8 +27,7 @@ from envspec.facts.torch import (
     family_mismatch,
     split_label,
 )
-from envspec.models import DEFAULT_INDEX, SPEC, CudaVersion, Decision, Dependent, NamedIndex, Target
-from envspec.names import REMOVE
+from envspec.models import DEFAULT_INDEX, SPEC, CudaVersion, Decision, Dependent, NamedIndex, Override, Target
 from envspec.origins import INDEX_FAMILY, PYTORCH, PYTORCH_INDEX
 from envspec.resolve.pypi.errors import check_conflicts, torch_family_conflict
 from envspec.resolve.pypi.found import bounds_of, is_release, shown
@@ -424,9 +422,6 @@ def _pytorch_index(build: BuildChoice, template: str) -> PackageIndex | None:
     return PackageIndex(f"{PYTORCH}{build.variant}", url, dated=False, stands_for=original if url != original else None)
 
 
-_OVERRIDE: Final = "override."
-
-
 def _overrides(spec: Spec, target: Target) -> dict[str, SpecifierSet | None]:
     environment, found = marker_environment(target), dict[str, SpecifierSet | None]()
     for at, each in enumerate(spec.pip.overrides):
@@ -440,27 +435,20 @@ def _overrides(spec: Spec, target: Target) -> dict[str, SpecifierSet | None]:
     return found
 
 
-def override_decisions(spec: Spec) -> tuple[Decision, ...]:
+def overrides_of(spec: Spec) -> tuple[Override, ...]:
     """The spec's overrides, as a lock records them."""
     return tuple(
-        Decision(
-            f"{_OVERRIDE}{each.requirement.name}",
-            f"{REMOVE if each.remove else ''}{each.requirement}",
-            each.reason,
-            "the spec: pip.overrides",
-        )
-        for each in spec.pip.overrides
+        Override(each.requirement.name, str(each.requirement), each.reason, each.remove) for each in spec.pip.overrides
     )
 
 
-def recorded_overrides(decisions: Iterable[Decision], target: Target) -> dict[str, SpecifierSet | None]:
-    """The overrides that a lock records, of one target."""
+def recorded_overrides(overrides: Iterable[Override], target: Target) -> dict[str, SpecifierSet | None]:
+    """The versions of a lock's overrides on one target, by their packages' names; None for what they remove."""
     found: dict[str, SpecifierSet | None] = {}
-    for each in decisions:
-        if each.what.startswith(_OVERRIDE):
-            override = read_override(each.value.removeprefix(REMOVE))
-            if override.applies_to(marker_environment(target)):
-                found[override.name] = None if each.value.startswith(REMOVE) else override.specifier
+    for each in overrides:
+        override = read_override(each.requirement)
+        if override.applies_to(marker_environment(target)):
+            found[each.name] = None if each.removed else override.specifier
     return found
 
 

@@ -1,0 +1,53 @@
+"""All decisions of a lock, those among them that have tables of their own in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from envspec.lockfile.document import decision_key
+from envspec.models import Commit, Decision, Lock, Override, PinnedDigest, Resolution
+from envspec.spec.requirements import read_git, read_requirement
+
+#: Where a base image's digest is from, in words.
+DIGEST_FROM: Final = {
+    "recorded": "recorded in envspec's data",
+    "registry": "read from the registry",
+    "spec": "named by the spec",
+    "unresolved": "not resolved",
+}
+
+
+def all_decisions(lock: Lock) -> tuple[Decision, ...]:
+    """The decisions of a lock, and what its tables of overrides, commits, digests and constraints say, sorted."""
+    of_tables = [
+        *map(_of_override, lock.overrides),
+        *map(_of_commit, lock.commits),
+        *(_of_digest(pinned) for image in lock.base_images for pinned in image.digests),
+        *(decision for part in lock.resolutions for decision in _of_constraints(part)),
+    ]
+    return tuple(sorted((*lock.decisions, *of_tables), key=decision_key))
+
+
+def _of_override(override: Override) -> Decision:
+    return Decision(f"override.{override.name}", str(override), override.reason, "the spec: pip.overrides")
+
+
+def _of_commit(commit: Commit) -> Decision:
+    named = read_git(read_requirement(commit.requirement).url or "").ref
+    why = f"the commit that {named or 'the default branch'} is at"
+    return Decision(f"source.{commit.name}", commit.address, why, commit.requirement)
+
+
+def _of_digest(pinned: PinnedDigest) -> Decision:
+    value, platform = pinned.digest or "unresolved", pinned.platform
+    if not pinned.kind:
+        return Decision("image.digest", value, pinned.note, "", platform)
+    return Decision("image.digest", value, DIGEST_FROM[pinned.source], pinned.note, platform)
+
+
+def _of_constraints(part: Resolution) -> Iterator[Decision]:
+    base = part.on_top_of
+    if base and base.constraints:
+        why = f"{base.source} states them for all that is installed there (PIP_CONSTRAINT)"
+        yield Decision("base.constraints", "; ".join(base.constraints), why, base.source, part.target.platform)
