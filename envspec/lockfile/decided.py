@@ -43,7 +43,7 @@ def _of_digest(pinned: PinnedDigest) -> Decision:
     value, platform = pinned.digest or "unresolved", pinned.platform
     if not pinned.kind:
         return Decision("image.digest", value, pinned.note, "", platform)
-    return Decision("image.digest", value, DIGEST_FROM[pinned.source], pinned.note, platform)
+    return Decision("image.digest", value, DIGEST_FROM.get(pinned.source, pinned.source), pinned.note, platform)
 
 
 def _of_constraints(part: Resolution) -> Iterator[Decision]:

@@ -1,7 +1,7 @@
 """The first lines of envspec.lock: the checksum of all that follows, and the header that `--check` reads alone.
 
     # envspec.lock: written by `envspec lock`; edit the spec, not this file. sha256:<of every byte after this line>
-    format = 2
+    format = 3
     ...
     [files]
     "requirements.linux-64.txt" = "<sha256>"
@@ -25,7 +25,7 @@ from envspec.names import NAME, SHA256
 #: The document of record in a lock's folder.
 LOCK_FILE: Final = "envspec.lock"
 #: The format of the document that this envspec writes and reads.
-FORMAT: Final = 2
+FORMAT: Final = 3
 #: The versions of envspec that read FORMAT; written into the document, so that an older one can name them.
 REQUIRES: Final = ">=0.1"
 #: Texts that are left out if they are empty.

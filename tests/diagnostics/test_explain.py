@@ -9,7 +9,7 @@ import pytest
 
 from envspec.diagnostics.explain import GpuDriver, explain_lock, explain_package
 from envspec.errors import UsageError
-from envspec.models import Decision, Driver, NamedIndex, Rejected
+from envspec.models import Driver, NamedIndex, Override, Rejected
 from tests.support.builders.locks import X86, example, lock, package, resolution
 
 AS_OF = datetime(2026, 6, 1, tzinfo=timezone.utc)
@@ -45,9 +45,9 @@ def test_a_long_chain_is_the_shortest_of_all() -> None:
 
 
 def test_what_an_override_removes() -> None:
-    removes = Decision("override.gone", "removed: gone", "x has the same files", "the spec: pip.overrides")
-    bounds = Decision("override.lib", "lib<2", "too narrow", "the spec: pip.overrides")
-    made = lock(resolution(X86, package("x", "1.0")), decisions=(removes, bounds))
+    removes = Override("gone", "gone", "x has the same files", removed=True)
+    bounds = Override("lib", "lib<2", "too narrow")
+    made = lock(resolution(X86, package("x", "1.0")), overrides=(removes, bounds))
     with pytest.raises(UsageError, match=r"Gone is not in small: pip.overrides removes it \(x has the same files\)"):
         explain_package(made, "Gone")
     with pytest.raises(UsageError, match="lib is not in small\n"):

@@ -125,7 +125,7 @@ def test_no_lock_at_all(tmp_path: Path, place: Place) -> None:
     ("old", "new", "why", "text"),
     [
         ("3.20.0", "3.21.0", Why.DAMAGED, "changed after envspec wrote it"),
-        ("format = 2", "format = 9", Why.FORMAT, "has format 9"),
+        ("format = 3", "format = 9", Why.FORMAT, "has format 9"),
         ("Dockerfile = ", '"../../spec.toml" = ', Why.DAMAGED, "names a file outside of its folder"),
     ],
 )

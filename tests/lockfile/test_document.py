@@ -133,8 +133,8 @@ def test_a_time_is_written_in_utc_and_never_without_a_zone() -> None:
 
 
 def test_another_format_is_not_written() -> None:
-    with pytest.raises(ValueError, match="writes format 2, not 3"):
-        dump(replace(lock(), format=3), {})
+    with pytest.raises(ValueError, match="writes format 3, not 4"):
+        dump(replace(lock(), format=4), {})
 
 
 def test_one_value_one_line() -> None:

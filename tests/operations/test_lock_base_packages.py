@@ -236,8 +236,8 @@ def test_constraints_of_the_base(owner: Owner) -> None:
     ran = owner.locked()
     assert owner.pins() == {"needs-torch": "1.0.0", "extra-part": "1.0.0"}
     assert any("'-c other.txt', which is none on versions: not used" in text for text in ran.warnings)
-    (found,) = [each for each in owner.document()["decision"] if each["what"] == "base.constraints"]
-    assert found["value"] == "extra-part==1.0.0; numpy==9"
+    (part,) = owner.document()["resolution"]
+    assert part["on_top_of"]["constraints"] == ["extra-part==1.0.0", "numpy==9"]
 
 
 def test_what_the_base_itself_does_not_meet_is_left_as_it_is(owner: Owner) -> None:

@@ -369,7 +369,7 @@ def test_specs(name: str, words: tuple[str, ...], tmp_path: Path) -> None:
 def test_a_lock_with_a_key_of_many_parts(tmp_path: Path) -> None:
     user = User(tmp_path, "http://127.0.0.1:9/")
     user.wants("a", as_of="2026-01-01T00:00:00Z")
-    head = 'format = 2\nname = "small"\ninput_sha256 = "x"\nas_of = 2026-01-01T00:00:00Z\n'
+    head = 'format = 3\nname = "small"\ninput_sha256 = "x"\nas_of = 2026-01-01T00:00:00Z\n'
     head += 'facts = "x"\ngpus = []\n[files]\n'
     user.lock.mkdir(parents=True)
     (user.lock / "envspec.lock").write_text(add_checksum(head, "a" + ".a" * 50_000 + " = 1\n"))

@@ -97,9 +97,7 @@ EXTRA: Final = (
     f'file = {{ index = "default", filename = "extra-1.0.0-py3-none-any.whl", sha256 = "{EVIL}" }}\n'
     'required_by = [{ name = "app", requirement = "extra" }]\n'
 )
-OVERRIDE: Final = (
-    '\n[[decision]]\nwhat = "override.left"\nvalue = "left"\nwhy = "old"\nsource = "the spec: pip.overrides"\n'
-)
+OVERRIDE: Final = '\n[[override]]\nname = "left"\nrequirement = "left"\nreason = "old"\n'
 ATTACKS: Final = {
     "a hash": Attack((("<LEFT>", EVIL),), False, f"linux-64: left: file.sha256: locked {EVIL}", "left"),
     "a URL and its hash": Attack(
@@ -163,7 +161,7 @@ ATTACKS: Final = {
     "a requirement that the spec does not remove": Attack(
         (
             ('requirement = "app" }]', 'requirement = "app" }]\nremoved = ["left"]'),
-            ("\n[base_image]\n", OVERRIDE.replace('"left"', '"removed: left"') + "\n[base_image]\n"),
+            ("\n[base_image]\n", f"{OVERRIDE}removed = true\n\n[base_image]\n"),
         ),
         True,
         "linux-64: app: removed",
