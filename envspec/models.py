@@ -146,13 +146,15 @@ class Override:
 class Commit:
     """The commit that is locked of a git repository.
 
-    requirement: of the spec, with the branch, tag or commit that it names.
+    requirement: of the spec.
+    ref: the branch, tag or commit that it names; empty for the default branch.
     address: `git+https://host/project.git@<commit>`, without credentials.
     """
 
     name: Name
     requirement: str
     address: str
+    ref: str = ""
 
 
 @dataclass(frozen=True, slots=True)

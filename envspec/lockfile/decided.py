@@ -7,7 +7,6 @@ from typing import Final
 
 from envspec.lockfile.document import decision_key
 from envspec.models import Commit, Decision, Lock, Override, PinnedDigest, Resolution
-from envspec.spec.requirements import read_git, read_requirement
 
 #: Where a base image's digest is from, in words.
 DIGEST_FROM: Final = {
@@ -34,8 +33,7 @@ def _of_override(override: Override) -> Decision:
 
 
 def _of_commit(commit: Commit) -> Decision:
-    named = read_git(read_requirement(commit.requirement).url or "").ref
-    why = f"the commit that {named or 'the default branch'} is at"
+    why = f"the commit that {commit.ref or 'the default branch'} is at"
     return Decision(f"source.{commit.name}", commit.address, why, commit.requirement)
 
 

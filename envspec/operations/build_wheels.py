@@ -79,7 +79,7 @@ from envspec.resolve.pypi.metadata import (
 from envspec.resolve.pypi.request import indexes_of, recorded_overrides, sources_of
 from envspec.spec import Requirement, RequirementKind, Spec
 from envspec.spec.errors import RefusedValues, quoted
-from envspec.spec.requirements import GitAddress, read_git, read_requirement
+from envspec.spec.requirements import GitAddress, read_git
 from envspec.spec.targets import marker_environment
 
 
@@ -604,8 +604,7 @@ class Builds:
 
     def _named(self, name: str, address: GitAddress) -> GitAddress:
         """The address with the spec's ref, if the commit may be on no branch and no tag."""
-        sources = (each.requirement for each in self._lock.commits if each.name == name)
-        ref = read_git(next((read_requirement(text).url or "" for text in sources), "")).ref
+        ref = next((each.ref for each in self._lock.commits if each.name == name), "")
         is_other = ref.startswith("refs/") and not ref.startswith(("refs/heads/", "refs/tags/"))
         return replace(address, ref=ref) if is_other else address
 

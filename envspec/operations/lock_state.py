@@ -246,7 +246,7 @@ def locked_commit(requirement: Requirement, commit: str) -> Commit:
     from envspec.spec.requirements import read_git
 
     address = read_git(requirement.url or "")
-    return Commit(requirement.name, str(requirement), without_credentials(address.pinned(commit)))
+    return Commit(requirement.name, str(requirement), without_credentials(address.pinned(commit)), address.ref)
 
 
 def own_times(spec: Spec, as_of: datetime, ages: Iterable[PackageAge]) -> dict[str, datetime]:

@@ -122,9 +122,14 @@ def test_a_branch_is_locked_by_its_commit_and_its_wheel(tmp_path: Path, index: I
     assert row["file"] == {"index": "git", "url": f"{repository.url}@{commit}", **row["built"]}
     assert user.pins() == {"own": "1.0", "lib": "1.0.0", "app": "1.0.0"}
     assert {"name": "own", "requirement": "lib>=1"} in user.packages()["lib"]["required_by"]
-    [decision] = [row for row in user.document()["decision"] if row["what"] == "source.own"]
-    assert decision["value"] == f"{repository.url}@{commit}"
-    assert decision["source"] == f"own @ {repository.url}@main"
+    assert user.document()["commit"] == [
+        {
+            "name": "own",
+            "requirement": f"own @ {repository.url}@main",
+            "address": f"{repository.url}@{commit}",
+            "ref": "main",
+        }
+    ]
     assert user.locks("--check").status == 0
 
 

@@ -117,6 +117,13 @@ def decisions(case: GoldenCase, folder: Path) -> str:
 
 def _decided(document: Table) -> list[str]:
     lines = [f"channel: {row['name']} is {row['url']}" for row in document.get("channel", ())]
+    for row in document.get("override", ()):
+        removed = "removed: " if row["removed"] else ""
+        lines.append(f"override: {removed}{row['requirement']}: {row['reason']}")
+    images = [document, *document.get("platform_cuda", ())]
+    for pinned in (pinned for each in images for pinned in each.get("base_image", {}).get("digests", ())):
+        known = pinned.get("digest", "no digest")
+        lines.append(f"digest ({pinned['platform']}): {known}: {pinned['source']} {pinned.get('kind', '')}".rstrip())
     for row in document.get("decision", ()):
         platform = f" ({row['platform']})" if "platform" in row else ""
         lines.append(f"{row['what']}{platform}: {row['value']}: {row['why']}")
