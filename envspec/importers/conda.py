@@ -52,7 +52,9 @@ def read_environment(path: Path, imported: Import) -> None:
     if not {"dependencies", "channels"} & top.keys.keys():
         raise Unreadable(f"{file} is not an environment of conda: it has no `dependencies`")
     # Requirements depend on channels and platforms.
-    for key in sorted(top.keys, key=lambda key: (key not in _KEYS, [*_KEYS].index(key) if key in _KEYS else 0)):
+    for key in dict.fromkeys((*_KEYS, *top.keys)):
+        if key not in top.keys:
+            continue
         value = top.keys[key]
         source = Source(file, value.line)
         if key in _KEYS:

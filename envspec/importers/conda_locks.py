@@ -46,7 +46,9 @@ def read_conda_lock(path: Path, imported: Import) -> None:
             packages.append(item)
         else:
             unnamed.append(item)
-    rooted = set() if is_required else _rooted(packages)
+    rooted: set[str] = set()
+    if not is_required:
+        rooted = _rooted(packages)
     # The spec's first platform first: its build is the one that is preferred where builds differ.
     order = order_of_platforms(imported)
     for package in sorted(packages, key=lambda each: order(each.get("platform").text)):

@@ -162,9 +162,11 @@ def python_marker(platforms: tuple[str, ...]) -> str:
 def with_markers(requirement: str, *markers: str) -> str:
     """A requirement that applies if all of the markers hold; empty ones always do."""
     found = list(filter(None, dict.fromkeys(markers)))
+    if not found:
+        return requirement
     if len(found) > 1:
         found = [f"({each})" if " or " in each else each for each in found]
-    return f"{requirement} ; {' and '.join(found)}" if found else requirement
+    return f"{requirement} ; {' and '.join(found)}"
 
 
 def add_name(imported: Import, source: Source, name: str) -> None:

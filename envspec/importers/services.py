@@ -70,12 +70,17 @@ def _clues(imported: Import, service: _Service) -> list[Clue]:
     """What starts the service; empty if nothing does."""
     draft = imported.draft
     started = [each for each in draft.starts if re.search(service.command, each.value)]
-    published = [each for each in draft.ports if each.value in map(str, service.ports)]
-    has_package = bool(_required(imported) & {service.package, *service.brings}) or service.apt in draft.apt
-    return [*started, *published] if started or has_package else []
+    has_package = not _required(imported).isdisjoint((service.package, *service.brings))
+    if not (started or has_package or service.apt in draft.apt):
+        return []
+    return started + [each for each in draft.ports if each.value in map(str, service.ports)]
 
 
 def _required(imported: Import) -> set[str]:
-    draft = imported.draft
-    lines = [*(each.text for each in draft.dependencies), *(text for text, _ in draft.conda)]
-    return {normalised(re.split(r"[^\w.-]", line.rpartition("::")[2], maxsplit=1)[0]) for line in lines}
+    found: set[str] = set()
+    lines = [each.text for each in imported.draft.dependencies]
+    lines += [text for text, _ in imported.draft.conda]
+    for line in lines:
+        name = re.split(r"[^\w.-]", line.rpartition("::")[2], maxsplit=1)[0]
+        found.add(normalised(name))
+    return found

@@ -18,7 +18,7 @@ from envspec.importers.pip import add_index, add_requirement
 from envspec.importers.pyproject import read_pyproject
 from envspec.importers.requirements import add_line, read_requirements
 from envspec.importers.shell_state import Clone, Command, Selection, Shell, names_of, split_options
-from envspec.importers.toml_lines import TomlFile
+from envspec.importers.toml_lines import TomlFile, items_of
 from envspec.importers.types import Outcome, Source
 from envspec.importers.variables import torch_backend
 from envspec.names import normalised
@@ -397,7 +397,7 @@ def default_groups(file: TomlFile, tool: str) -> set[str]:
     chosen = file.table("tool", "uv").get("default-groups", ["dev"])
     if chosen == "all":
         return found
-    return found & {str(each) for each in chosen} if isinstance(chosen, list) else set()
+    return found.intersection(map(str, items_of(chosen)))
 
 
 def read_python_version(shell: Shell, command: Command) -> None:
