@@ -10,6 +10,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -47,7 +48,9 @@ KINDS: Final[dict[str, Callable[[Path], object]]] = {
 def bounded(user: User, *words: str, **environ: str) -> Ran:
     """A run with little memory, and a minute at most."""
     running = user.in_background(words, {**user.environ, **environ})
-    resource.prlimit(running.child.pid, resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    # On a busy machine, it may have ended before.
+    with suppress(ProcessLookupError):
+        resource.prlimit(running.child.pid, resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     return running.ends(limit_s=60)
 
 

@@ -130,7 +130,7 @@ def test_a_lock_that_was_tampered_with(tmp_path: Path, serve: Serve, field: str)
     shown = re.sub(r"(?<![`\\])(`+)(?!`).+?(?<!`)\1(?!`)", "", ran[2].stdout)
     assert "overwritten" in ran[2].stdout and not re.search(r"<img|@acme|(?<!\\)\[x|#7", shown), ran[2].stdout
     # In JSON the values are what they were: it has escapes of its own.
-    assert hostile in [each[key] for each in json.loads(ran[1].stdout)["decisions"] for key in ("what", "new", "why")]
+    assert hostile in [each[key] for each in json.loads(ran[1].stdout)["decisions"] for key in ("name", "new", "why")]
 
 
 def test_the_head_of_a_lock(tmp_path: Path, serve: Serve) -> None:
