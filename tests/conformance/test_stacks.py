@@ -227,7 +227,7 @@ def test_inference_chooses_the_same_tokens_on_every_torch(torch_29: Path, torch_
             digests.add(found["digest"])
         for name in ("fp32", "fp16", "bf16"):
             assert all(findings[f"logits {way} in {name}"]["ok"] for way in ways)
-            assert findings[f"prefill in {name}"]["value"] > findings[f"decoding in {name}"]["value"] > 0
+            assert findings[f"prefill in {name}"]["value"] > 0 and findings[f"decoding in {name}"]["value"] > 0
     assert len(digests) == 1
 
 
