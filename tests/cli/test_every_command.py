@@ -110,6 +110,7 @@ def test_no_encoding_is_too_small_for_text(project: Path, variables: dict[str, s
 def test_json_is_utf8_in_every_encoding(project: Path, variables: dict[str, str]) -> None:
     status, stdout, stderr = run(project, command_line(("explain", "foreign", "--format", "json")), variables=variables)
     assert (status, stderr) == (0, b"")
+    assert stdout is not None
     assert FOREIGN in [each["why"] for each in json.loads(stdout.decode("utf-8"))["decisions"]]
 
 
