@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from envspec.context import Context
-from envspec.data import DATA
+from envspec.data import read_template
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import UsageError
 from envspec.escaping import one_line
@@ -89,7 +89,7 @@ def _slurm(lock: Lock, sha256: str, selection: SuiteSelection, job: FleetJob, co
         _write(receipts / _SHARED / file, content)
     python = job.python or shlex.quote(str(local_python(context.environ, None)))
     values = {"name": lock.name, "receipts": receipts, "minutes": job.minutes, "together": together}
-    return _rendered("slurm.sh", suite=f"{python} .envspec/suite.pyz", **values)
+    return read_template("jobs/slurm.sh").render(suite=f"{python} .envspec/suite.pyz", **values)
 
 
 def _kubernetes(lock: Lock, sha256: str, selection: SuiteSelection, job: FleetJob, context: Context) -> str:  # noqa: ARG001 (as for all)
@@ -112,8 +112,7 @@ def _kubernetes(lock: Lock, sha256: str, selection: SuiteSelection, job: FleetJo
             f"the suite and its request have {len(suite) + len(document)} bytes, a ConfigMap at most 1 MiB",
             hint="lock fewer packages, or run the suite without the lock",
         )
-    return _rendered(
-        "kubernetes.yaml",
+    return read_template("jobs/kubernetes.yaml").render(
         name=lock.name,
         id="envspec-conformance",
         image=str(image),
@@ -135,23 +134,6 @@ SCHEDULERS: Final[Mapping[str, Callable[[Lock, str, SuiteSelection, FleetJob, Co
 def _request_json(request: Any, lock: LockName) -> bytes:
     """What `--request` of the suite's file reads."""
     return json.dumps({"request": asdict(request), "lock": lock.model_dump()}).encode()
-
-
-def _rendered(template: str, **values: Any) -> str:
-    """A template of data/jobs."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    # Nothing is HTML here; `quote` and `tojson` escape what a shell or YAML would read.
-    environment = Environment(  # noqa: S701
-        loader=FileSystemLoader(DATA / "jobs"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["quote"] = lambda value: shlex.quote(str(value))
-    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": True}
-    return environment.get_template(template).render(**values)
 
 
 def _write(path: Path, content: bytes) -> None:

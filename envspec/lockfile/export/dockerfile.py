@@ -16,10 +16,11 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timezone
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from envspec.data import DATA as DATA_FILES
+from envspec.data import read_template
 from envspec.errors import UsageError
 from envspec.facts import load_facts
 from envspec.lockfile.document import canonical, identity
@@ -29,9 +30,6 @@ from envspec.lockfile.export.types import ContainerConfig, Content, Exported, Ex
 from envspec.models import BaseImage, Lock, Platform, Python, Resolution, WheelFile
 from envspec.registry.reference import parse
 from envspec.verifier.record import DATA
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 DOCKERFILE_NAME: Final = "Dockerfile"
 _TEMPLATE: Final = "Dockerfile.jinja"
@@ -195,7 +193,8 @@ def text(request: ExportRequest) -> Exported:
         f"the variable {name}, whose value has a line feed: set it when the container is started"
         for name in variables.keys() - shown.keys()
     ]
-    rendered = _template().render(
+    template = read_template(_TEMPLATE, word=quoted, lines=_lines, commands=_join_commands, written=written)
+    rendered = template.render(
         comments=[*request.header(missing), *_usage(lock, parts)],
         registry=parse(parts[0].base.repository).registry,
         parts=parts,
@@ -280,25 +279,9 @@ def _apt_sources() -> File:
     return File(f"{_FILES}/{_SOURCES_NAME}", 0o644, "\n".join(commands))
 
 
-def _template() -> Template:
-    # Imported here: few locks have a Dockerfile.
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(
-        autoescape=False,  # noqa: S701 (no HTML: the filters write words of a shell and of a Dockerfile)
-        keep_trailing_newline=True,
-        lstrip_blocks=True,
-        trim_blocks=True,
-        undefined=StrictUndefined,
-    )
-    environment.filters |= {
-        "sh": shlex.quote,
-        "word": quoted,
-        "lines": _lines,
-        "commands": " \\\n && ".join,
-        "written": written,
-    }
-    return environment.from_string((DATA_FILES / _TEMPLATE).read_text(encoding="utf-8"))
+def _join_commands(commands: Iterable[str]) -> str:
+    """Commands of a shell, each on a line of its own; the first that fails ends them."""
+    return " \\\n && ".join(commands)
 
 
 def written(file: File) -> str:
@@ -315,7 +298,7 @@ def written(file: File) -> str:
         f"printf '%s\\n'{_lines(words)} \\\n      >{file.path}",
         f"chmod {file.mode:04o} {file.path}",
     )
-    return " \\\n && ".join(commands)
+    return _join_commands(commands)
 
 
 def quoted(text: str) -> str:
