@@ -137,11 +137,6 @@ def bracketed(extras: Collection[str]) -> str:
     return f"[{','.join(extras)}]" if extras else ""
 
 
-def local_address(path: str) -> str:
-    """A path as a requirement has it behind the `@`, which a name alone is not."""
-    return path if path.startswith((".", "/")) else f"./{path}"
-
-
 def _read(text: str, folder: Path) -> tuple[Requirement, Path | None, list[str]]:
     """A requirement, the local project or file that it names, and what was changed.
 

@@ -12,13 +12,14 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from envspec.documents import list_of, table_of
 from envspec.importers.conda_specs import with_markers
 from envspec.importers.extra_markers import without_extras
-from envspec.importers.pip import Verdict, bracketed, local_address
+from envspec.importers.pip import Verdict, bracketed
 from envspec.importers.project import Project, not_included, written_value
 from envspec.importers.toml_lines import items_of, several_of, text_of, texts_of
 from envspec.importers.types import Outcome
 from envspec.names import normalised
 from envspec.spec.errors import BadValue, KeyPath, quoted
 from envspec.spec.pyproject import git_address
+from envspec.spec.requirements import local_address
 
 _TERM: Final = re.compile(r"(\^|~(?!=)|~=|[<>!=]=?=?)?\s*v?([0-9*][^\s,|]*)")
 #: Of a requirement's table; `develop`, `optional` and `source` decide other things than its text.

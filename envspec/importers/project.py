@@ -16,7 +16,7 @@ from envspec.credentials import shown
 from envspec.documents import list_of
 from envspec.importers.conda_specs import platforms_of, python_marker, with_markers
 from envspec.importers.extra_markers import without_extras
-from envspec.importers.pip import Use, Verdict, add_index, add_requirement, local_address
+from envspec.importers.pip import Use, Verdict, add_index, add_requirement
 from envspec.importers.python_locks import holds, python_versions
 from envspec.importers.toml_lines import TomlFile, several_of, text_of
 from envspec.importers.types import Clue, Import, Outcome
@@ -26,7 +26,7 @@ from envspec.spec.document import PYPROJECT
 from envspec.spec.errors import BadValue, KeyPath
 from envspec.spec.pip_lines import project_name
 from envspec.spec.pyproject import git_address
-from envspec.spec.requirements import LONGEST, read_override
+from envspec.spec.requirements import LONGEST, local_address, read_override
 
 #: Of a workspace.
 MOST_MEMBERS: Final = 1000

@@ -33,7 +33,6 @@ from envspec.importers.pip import (
     bracketed,
     cuda_of,
     is_required_by_torch,
-    local_address,
     note_build,
 )
 from envspec.importers.toml_lines import TomlFile, text_of, texts_of
@@ -45,6 +44,7 @@ from envspec.names import COMMIT, NAME, VERSION, normalised
 from envspec.origins import INDEX_FAMILY, PYTORCH_PAGES
 from envspec.spec import pip_lines
 from envspec.spec.document import PYPROJECT
+from envspec.spec.requirements import local_address
 from envspec.spec.targets import marker_values
 
 #: Name, extras, address, its fragment, marker.

@@ -15,7 +15,6 @@ from packaging.version import InvalidVersion, Version
 
 from envspec.documents import parse_toml
 from envspec.facts import Facts
-from envspec.importers.pip import local_address
 from envspec.importers.services import services_of
 from envspec.importers.spec_cuda import WITH_CUDA, WITHOUT_CUDA, CudaTable
 from envspec.importers.spec_lines import Overrides, is_implied
@@ -40,7 +39,7 @@ from envspec.spec.conda import read_match_spec, read_preferred_record
 from envspec.spec.dates import Age, read_as_of
 from envspec.spec.errors import BadValue
 from envspec.spec.pip_lines import index_name
-from envspec.spec.requirements import Requirement, read_constraint, read_preference, read_requirement
+from envspec.spec.requirements import Requirement, local_address, read_constraint, read_preference, read_requirement
 from envspec.spec.values import env_name, read_index_url, read_python
 
 #: Of editors, at the top of the project.

@@ -21,6 +21,7 @@ from envspec.names import normalised
 from envspec.origins import INDEX_FAMILY, PYTORCH_PAGES
 from envspec.spec.document import DEPENDENCIES_FROM, PYPROJECT, root_of, spec_in
 from envspec.spec.errors import BadValue, KeyPath, nearest, quoted
+from envspec.spec.requirements import local_address
 
 _GROUPS: Final = "dependency-groups"
 _INCLUDE: Final = "include-group"
@@ -310,5 +311,5 @@ def _instead(name: str, source: Mapping[str, Any], uv: Mapping[str, Any], folder
         address = git_address(source)
     elif "path" in source:
         address = posixpath.normpath(posixpath.join(folder, str(source["path"])))
-        address = address if address.startswith((".", "/")) else f"./{address}"
+        address = local_address(address)
     return f"add {quoted(f'{name} @ {address}', 500)} to [pip] dependencies"

@@ -195,6 +195,11 @@ def read_sdist_name(text: str) -> str:
     return text if text == "*" else read_name(text)
 
 
+def local_address(path: str) -> str:
+    """A path as a requirement has it behind the `@`, which a name alone is not."""
+    return path if path.startswith((".", "/")) else f"./{path}"
+
+
 def is_address(text: str) -> bool:
     """Whether a requirement is a URL or a path without a name before it, as pip takes it."""
     return bool(_ADDRESS.match(text)) or (text.endswith(".whl") and "@" not in text)
