@@ -209,10 +209,18 @@ def _end_of_life(row: ImageRow, facts: Facts) -> str:
 
 def _no_such_image(cuda: CudaVersion, flavor: str, os: str, facts: Facts) -> NoSuchImage:
     rows = [row for row in facts.images if CudaVersion.parse(row.cuda) == cuda]
-    systems = sorted({name for row in rows if _tag_flavor(row, flavor) for name in row.os})
-    flavors = [name for name in FLAVOR_LIBRARIES if any(os in row.os and _tag_flavor(row, name) for row in rows)]
-    hints = [f"{flavor} exists on {', '.join(systems)} ([cuda] os)"] if systems else []
-    hints += [f"{os} has {', '.join(flavors)} ([cuda] flavor)"] if flavors else []
+    systems: set[str] = set()
+    flavors: set[str] = set()
+    for row in rows:
+        if _tag_flavor(row, flavor):
+            systems.update(row.os)
+        if os in row.os:
+            flavors.update(name for name in FLAVOR_LIBRARIES if _tag_flavor(row, name))
+    hints: list[str] = []
+    if systems:
+        hints.append(f"{flavor} exists on {', '.join(sorted(systems))} ([cuda] os)")
+    if flavors:
+        hints.append(f"{os} has {', '.join(name for name in FLAVOR_LIBRARIES if name in flavors)} ([cuda] flavor)")
     # The lists of tags were read up to a day: of newer releases only those tags are known that somebody used.
     listed = any(row.status != "unknown" for row in rows)
     known = "NVIDIA publishes no" if listed else "there is no known"
@@ -578,21 +586,25 @@ def _apt(
     """The system's packages in groups, each with its reason. One that the spec names, with a version or not, is its."""
     own = spec.system.apt if spec.system else ()
     pythons = {resolution.target.python.series: resolution.target for resolution in linux}
-    with_ssh = any(service.name == "ssh" for service in services)
-    groups = [
-        ([f"python{series}" for series, one in pythons.items() if one.python.source == "system"], "Python itself"),
-        ([_SSHD] if with_ssh else [], "[services] ssh"),
-        (COMPILER if compiler == "apt" else (), "the compiler"),
-        (_headers(spec, pythons, facts) if compiler != "none" else (), "Python's headers"),
-    ]
+    of_system = [series for series, target in pythons.items() if target.python.source == "system"]
+    groups: list[tuple[Sequence[str], str]] = [([f"python{series}" for series in of_system], "Python itself")]
+    if any(service.name == "ssh" for service in services):
+        groups.append(([_SSHD], "[services] ssh"))
+    if compiler == "apt":
+        groups.append((COMPILER, "the compiler"))
+    if compiler != "none":
+        groups.append((_headers(spec, pythons, facts), "Python's headers"))
     named = {package.partition("=")[0] for package in own}
     if spec.system and spec.system.libraries is Libraries.AUTO:
         for each in library_groups(spec, linux, facts):
             brought = covered(own, each.os, facts)
             groups.append(([package for package in each.apt if package not in brought], each.reason))
-    added = [([package for package in packages if package not in named], why) for packages, why in groups]
-    found = [(own, "required by the spec"), *added]
-    return [(packages, why) for n, (packages, why) in enumerate(found) if packages and (packages, why) not in found[:n]]
+    found: list[tuple[Sequence[str], str]] = [(own, "required by the spec")] if own else []
+    for packages, why in groups:
+        added = [package for package in packages if package not in named]
+        if added and (added, why) not in found:
+            found.append((added, why))
+    return found
 
 
 def _headers(spec: Spec, pythons: Mapping[str, Target], facts: Facts) -> Sequence[str]:

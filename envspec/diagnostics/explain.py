@@ -229,16 +229,13 @@ def code_read(
 def _does_not_run(lock: Lock) -> Iterator[str]:
     if lock.image.compiler != "none":
         return
-    names = {
-        name
-        for resolution in lock.resolutions
-        if resolution.target.platform.is_linux
-        for name in (
-            *(package.name for package in resolution.packages),
-            *(each.name for record in resolution.conda for each in record.provides),
-            *(record.name for record in resolution.conda),
-        )
-    }
+    names: set[str] = set()
+    for resolution in lock.resolutions:
+        if resolution.target.platform.is_linux:
+            names.update(package.name for package in resolution.packages)
+            for record in resolution.conda:
+                names.add(record.name)
+                names.update(each.name for each in record.provides)
     if "triton" in names:
         yield "torch.compile and other kernels of Triton: they need a C compiler ([image] compiler)"
     elif names & {"torch", "pytorch"}:

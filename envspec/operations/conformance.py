@@ -376,24 +376,22 @@ def lock_name(lock: Lock, sha256: str) -> LockName:
 
 def _locked_stack(lock: Lock, platform: Platform) -> LockedStack:
     part = part_of(lock, platform)
+    # A wheel on top of conda's package of that name is what Python imports.
+    packages = {each.name: each.version for each in part.installed}
+    packages |= {each.name: each.version for each in part.conda}
+    for package in part.conda:
+        packages |= {each.name: each.version for each in package.provides}
+    packages |= {each.name: each.version for each in part.packages}
+    size_bytes = sum(each.wheel.size_bytes or 0 for each in part.packages)
+    size_bytes += sum(each.size_bytes or 0 for each in part.conda)
+    codes = [each for each in lock.gpu_code if each.platform is part.target.platform]
     return LockedStack(
         name=lock.name,
         python=part.target.python.version,
-        # A wheel on top of conda's package of that name is what Python imports.
-        packages={
-            **{each.name: each.version for each in part.installed},
-            **{each.name: each.version for each in part.conda},
-            **{each.name: each.version for package in part.conda for each in package.provides},
-            **{each.name: each.version for each in part.packages},
-        },
+        packages=packages,
         expected=asdict(expected_of(part)),
-        size_bytes=sum(each.wheel.size_bytes or 0 for each in part.packages)
-        + sum(each.size_bytes or 0 for each in part.conda),
-        code=tuple(
-            LockedGpuCode(each.package, each.version, each.sm, each.ptx)
-            for each in lock.gpu_code
-            if each.platform is part.target.platform
-        ),
+        size_bytes=size_bytes,
+        code=tuple(LockedGpuCode(each.package, each.version, each.sm, each.ptx) for each in codes),
         cuda_release=lock.base_image.cuda_release if lock.base_image else None,
         minimum_driver=lock.driver.minimum if lock.driver else None,
     )

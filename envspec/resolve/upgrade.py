@@ -65,7 +65,11 @@ def with_old_pins(
 
 
 def without_packages(resolutions: Sequence[Resolution], names: Collection[str]) -> tuple[Resolution, ...]:
-    return tuple(replace(r, packages=tuple(p for p in r.packages if p.name not in names)) for r in resolutions)
+    left: list[Resolution] = []
+    for resolution in resolutions:
+        packages = tuple(package for package in resolution.packages if package.name not in names)
+        left.append(replace(resolution, packages=packages))
+    return tuple(left)
 
 
 def pins_of(targets: Sequence[Target], *layers: Sequence[Resolution]) -> tuple[Resolution, ...]:

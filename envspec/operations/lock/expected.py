@@ -93,17 +93,7 @@ def expected_lock(lock: Lock, spec: Spec, facts: Facts, request: LockRequest, ba
     found = _found_environments(lock, spec, facts, request)
     targets, of_targets = _targets(locked, spec, facts, as_of, found)
     parts = [replace(locked.get(each.platform, Resolution(each, ())), target=each) for each in targets]
-    times, kept = own_times(spec, as_of, ages), not spec.env.is_dated
-    package_as_of = {
-        **(_later(lock.package_as_of, as_of) if kept else {}),
-        **{normalised(name): at for name, at in times.items()},
-        **dict(base.package_as_of if base else ()),
-    }
-    conda_as_of = {
-        **(_later(lock.conda_as_of, as_of) if kept else {}),
-        **{name.lower(): at for name, at in times.items()},
-        **dict(base.conda_as_of if base else ()),
-    }
+    package_as_of, conda_as_of = _cutoffs(lock, spec, base, as_of, own_times(spec, as_of, ages))
     cutoffs = _of_names(package_as_of, {package.name for part in parts for package in part.packages})
     requests: dict[Platform, TargetRequest] = {}
     commits: dict[str, Commit] = {}
@@ -116,16 +106,16 @@ def expected_lock(lock: Lock, spec: Spec, facts: Facts, request: LockRequest, ba
     parts = [_on_top(part, found.get(part.target.platform)) for part in parts]
     parts = [_with_builds(part, spec, facts) for part in parts]
     parts = [with_owners(part, spec) for part in parts]
-    with_torch = {p.target.platform for p in parts if any(package.name == "torch" for package in p.packages)}
+    decisions = [*of_targets, *_of_conda(spec, facts)]
+    for part in parts:
+        request_of_part = requests.get(part.target.platform)
+        if request_of_part and any(package.name == "torch" for package in part.packages):
+            decisions += request_of_part.decisions
     resolved = replace(
         lock,
         as_of=as_of,
         resolutions=tuple(parts),
-        decisions=(
-            *of_targets,
-            *_of_conda(spec, facts),
-            *(each for platform in with_torch if platform in requests for each in requests[platform].decisions),
-        ),
+        decisions=tuple(decisions),
         package_as_of=tuple(cutoffs.items()),
         conda_as_of=tuple(_of_names(conda_as_of, {each.name for part in parts for each in part.conda}).items()),
         channels=_channels(lock, spec),
@@ -160,6 +150,23 @@ def _ages(lock: Lock, spec: Spec, as_of: datetime) -> tuple[PackageAge, ...]:
     recorded = {(each.name, each.age): each for each in lock.package_ages}
     ages = [(normalised(name), str(at)) for name, at in spec.env.package_as_of.items() if isinstance(at, Age)]
     return tuple(recorded.get((name, age), PackageAge(name, age, as_of)) for name, age in ages)
+
+
+def _cutoffs(
+    lock: Lock, spec: Spec, base: Lock | None, as_of: datetime, own: Mapping[str, datetime]
+) -> tuple[dict[str, datetime], dict[str, datetime]]:
+    """Times of single packages, of PyPI and of conda. own: of the spec; those of a variant's base come before them."""
+    of_pypi: dict[str, datetime] = {}
+    of_conda: dict[str, datetime] = {}
+    if not spec.env.is_dated:
+        of_pypi |= _later(lock.package_as_of, as_of)
+        of_conda |= _later(lock.conda_as_of, as_of)
+    of_pypi |= {normalised(name): at for name, at in own.items()}
+    of_conda |= {name.lower(): at for name, at in own.items()}
+    if base is not None:
+        of_pypi |= dict(base.package_as_of)
+        of_conda |= dict(base.conda_as_of)
+    return of_pypi, of_conda
 
 
 def _later(recorded: Iterable[tuple[str, datetime]], as_of: datetime) -> dict[str, datetime]:

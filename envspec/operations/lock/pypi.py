@@ -102,14 +102,17 @@ class Pypi:
 
     def _idle_overrides(self, resolutions: Sequence[Resolution]) -> list[str]:
         """The names of overrides without an effect, as far as it is recorded: not for what conda provides."""
-        packages = [package for resolution in resolutions for package in resolution.packages]
-        replaced = {package.name for package in packages if any(by.replaces for by in package.required_by)}
-        provided = {name for of_platform in self._provided.values() for name in of_platform}
-        names = {each.requirement.name for each in self._state.spec.pip.overrides}
-        removed = {
-            normalised(found.name) for package in packages for text in package.removed if (found := parsed(text))
-        }
-        return sorted(names - replaced - removed - provided)
+        idle = {each.requirement.name for each in self._state.spec.pip.overrides}
+        for provided in self._provided.values():
+            idle.difference_update(provided)
+        for package in (package for resolution in resolutions for package in resolution.packages):
+            if any(by.replaces for by in package.required_by):
+                idle.discard(package.name)
+            for text in package.removed:
+                requirement = parsed(text)
+                if requirement:
+                    idle.discard(normalised(requirement.name))
+        return sorted(idle)
 
     def _without_own_times(self) -> tuple[Resolution, ...]:
         """What the spec gives without single packages' times, which then move what they have to and nothing else."""
@@ -187,16 +190,20 @@ class Pypi:
 
     def _preferred_lines(self, pins: Sequence[Resolution]) -> list[Lines]:
         """The best ones first, if torch is among them; not of what is pinned."""
-        known = names_of(pins)
-        lines = [
-            (line.name, f"{line.name}=={Version(each.version).public}{f'; {line.marker}' if line.marker else ''}")
-            for line in self._state.spec.pip.prefer
-            if line.name in INDEX_FAMILY and line.name not in known
-            for each in line.specifier
-        ]
-        torch = [text for name, text in lines if name == "torch"]
-        tries = [[text for _, text in lines], torch] if torch else []
-        return [dict.fromkeys((target.platform for target in self._targets), each) for each in tries]
+        family = set(INDEX_FAMILY) - names_of(pins)
+        lines: list[str] = []
+        torch: list[str] = []
+        for preference in self._state.spec.pip.prefer:
+            marker = f"; {preference.marker}" if preference.marker else ""
+            for each in preference.specifier if preference.name in family else ():
+                line = f"{preference.name}=={Version(each.version).public}{marker}"
+                lines.append(line)
+                if preference.name == "torch":
+                    torch.append(line)
+        if not torch:
+            return []
+        platforms = [target.platform for target in self._targets]
+        return [dict.fromkeys(platforms, lines), dict.fromkeys(platforms, torch)]
 
     def _upgrade(self, old: Lock, kept: Cutoffs) -> tuple[Lock, Cutoffs]:
         """The lock with the pins after `--upgrade-package`, and the cutoffs of those that moved.
