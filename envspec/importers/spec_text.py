@@ -218,21 +218,23 @@ class _SpecWriter:
     def _note_replaced(self, line: DraftRequirement, texts: Sequence[str]) -> None:
         """Say in the ledger what an override made of a requirement of the project."""
         reason = f"as {', '.join(texts)}, by the overrides" if texts else "removed by the overrides: it applies nowhere"
-        ledger = self._imported.ledger
-        for at, entry in enumerate(ledger):
-            if entry.source == line.source and not entry.outcome.is_lost:
-                ledger[at] = LedgerEntry(entry.source, entry.text, Outcome.TRANSLATED, reason)
-                return
+        self._correct(line.source, Outcome.TRANSLATED, reason)
 
     def _refuse(self, line: DraftRequirement | DraftIndex, why: str) -> None:
-        """Correct the entry of a line that its importer could translate, and a spec can't have."""
+        """Refuse a line that its importer could translate, and a spec can't have."""
+        if self._correct(line.source, Outcome.REFUSED, why):
+            return
+        text = line.text if isinstance(line, DraftRequirement) else line.url
+        self._imported.ledger.append(LedgerEntry(line.source, text, Outcome.REFUSED, why))
+
+    def _correct(self, source: Source, outcome: Outcome, reason: str) -> bool:
+        """Correct the first entry of a source that is not lost; whether there is one."""
         ledger = self._imported.ledger
         for at, entry in enumerate(ledger):
-            if entry.source == line.source and not entry.outcome.is_lost:
-                ledger[at] = LedgerEntry(entry.source, entry.text, Outcome.REFUSED, why)
-                return
-        text = line.text if isinstance(line, DraftRequirement) else line.url
-        ledger.append(LedgerEntry(line.source, text, Outcome.REFUSED, why))
+            if entry.source == source and not entry.outcome.is_lost:
+                ledger[at] = LedgerEntry(entry.source, entry.text, outcome, reason)
+                return True
+        return False
 
     def _torch_bounds(self, lines: Sequence[Requirement]) -> SpecifierSet:
         """The versions of torch that the sources allow; the installed one alone if it is known."""

@@ -363,14 +363,14 @@ class View:
                 body = (await self._client.metadata(index, published)).body if published else b""
             return _provided_metadata(provider, body)
         version = version_of(file.filename) or Version("0")
-        built = None if file.filename.endswith(".whl") else self.rules.built.get((name, version))
+        built = None if _is_wheel(file) else self.rules.built.get((name, version))
         try:
             with self._recording():
                 body = built or (await self._client.metadata(index, file)).body
         except BadSdist as error:
             self._unreadable[name, version] = str(error)
             return metadata_file(name, str(version))
-        if not built and not file.filename.endswith(".whl") and is_dynamic(body) and declared(body):
+        if not built and not _is_wheel(file) and is_dynamic(body) and declared(body):
             self._stated.setdefault(name, set()).add(file.filename)
         corrections = self.rules.corrections.get(name, ())
         if requirement := self.rules.extensions.requirement(name, version):
@@ -380,9 +380,9 @@ class View:
     async def read_sdist(self, name: str, version: str) -> None:
         """Observe a release that is an sdist alone and cannot be read."""
         files = (await self.selection(name)).files.values() if name not in self.rules.provided else ()
-        of_release = [file.filename for file in files if version_of(file.filename) == Version(version)]
-        if of_release and not any(filename.endswith(".whl") for filename in of_release):
-            await self.metadata(name, of_release[0])
+        of_release = [file for file in files if version_of(file.filename) == Version(version)]
+        if of_release and not any(map(_is_wheel, of_release)):
+            await self.metadata(name, of_release[0].filename)
 
     async def content(self, name: str, filename: str, bodies: Bodies = Bodies.WHOLE) -> bytes | Path:
         """A file's bytes, or where it is on this machine, or a stub with its metadata.
