@@ -95,9 +95,10 @@ def _other_locks(name: str, existing: list[str]) -> str:
     return f"locks under {LOCKS}/: {', '.join(existing)}" if existing else "`envspec lock SPEC` writes one"
 
 
-def read_lock(directory: Path) -> Lock:
+def read_lock(directory: Path, content: bytes | None = None) -> Lock:
     """The lock in a folder.
 
+    content: of its envspec.lock, if that is read already.
     Raises:
         UsageError: there is none, or it can't be read.
         StaleLock: it is not what envspec wrote, or has another format.
@@ -109,7 +110,9 @@ def read_lock(directory: Path) -> Lock:
 
     document = directory / LOCK_FILE
     try:
-        text = read_current(directory, LOCK_FILE).decode()
+        if content is None:
+            content = read_current(directory, LOCK_FILE)
+        text = content.decode()
     except UnicodeDecodeError as error:
         raise DamagedLock(f"{document} is not text", hint="restore it from version control, or lock again") from error
     except OSError as error:

@@ -14,7 +14,7 @@ from envspec.context import Context
 from envspec.errors import EnvspecError, UsageError
 from envspec.io.files import replace_user_file
 from envspec.lockfile.folder import write_folder
-from envspec.operations.lock.cache import check_owner, recalled
+from envspec.operations.lock.cache import check_owner, existing_lock, recalled
 from envspec.operations.lock_state import Compiled, LockRequest, variants_of
 
 #: The context of one request, for as long as it takes.
@@ -63,11 +63,12 @@ def _compiled(
     of_spec = base if isinstance(base, Compiled) else None
     try:
         with context_of(request) as context:
-            if cached and text is None and (found := recalled(request, context, of_spec)) is not None:
+            before = existing_lock(request)
+            if cached and text is None and (found := recalled(request, before, context, of_spec)) is not None:
                 return found
             from envspec.operations.lock.stages import compiled
 
-            return compiled(request, context, of_spec, text)
+            return compiled(request, before, context, of_spec, text)
     except EnvspecError as error:
         return error
 
@@ -83,7 +84,7 @@ def write_all(requests: Sequence[LockRequest], made: Sequence[Compiled]) -> list
     """
     for request in requests:
         # Another run may have locked another spec meanwhile.
-        check_owner(request)
+        check_owner(request, existing_lock(request))
     path, new_text = requests[0].spec_path, made[0].new_text
     if new_text is not None:
         from envspec.spec.load import read_text

@@ -22,7 +22,7 @@ from envspec.errors import StaleLock, UsageError
 from envspec.io.store import Store
 from envspec.lockfile.check import check
 from envspec.lockfile.folder import read_current, tidy
-from envspec.lockfile.header import FORMAT, LOCK_FILE, pins_sha256, verify_checksum
+from envspec.lockfile.header import FORMAT, LOCK_FILE, Header, pins_sha256, verify_checksum
 from envspec.operations.lock_state import Compiled, LockRequest
 from envspec.resolve import RESOLVERS
 from envspec.spec.dates import Age, as_of_in, package_as_of_in
@@ -36,24 +36,33 @@ from envspec.version import VERSION
 MADE: Final = "18"
 
 
-def key_of(request: LockRequest, environ: Mapping[str, str], base: Compiled | None = None) -> str | None:
+def existing_lock(request: LockRequest) -> bytes | None:
+    """The bytes of the envspec.lock in the request's folder; None if there is none, or if it can't be read."""
+    with suppress(OSError):
+        return read_current(request.directory, LOCK_FILE)
+    return None
+
+
+def key_of(
+    request: LockRequest, before: bytes | None, environ: Mapping[str, str], base: Compiled | None = None
+) -> str | None:
     """Names what a lock is made from; None if time is part of it: no date in the spec, and no lock before.
 
     None for [conda] as well: channels patch their repodata, and add packages with times in the past. None for ages of
     packages: the body of the lock has what they mean.
 
-    base: see `recalled`. environ: names the indexes of this machine; one that is used instead of
-    another should have the same files, and may not.
+    before: see `existing_lock`.
+    base: see `recalled`.
+    environ: names the indexes of this machine; one that is used instead of another should have the same files, and may
+        not.
     """
     try:
         data = read_document(request.spec_path)
     except (OSError, ValueError):
         return None
-    header, old = None, ""
-    with suppress(OSError, StaleLock):
-        whole = read_current(request.directory, LOCK_FILE)
-        header, _ = verify_checksum(whole, LOCK_FILE)
-        old = hashlib.sha256(whole).hexdigest()
+    header, old = _header_of(before), ""
+    if before is not None and header is not None:
+        old = hashlib.sha256(before).hexdigest()
     if "conda" in data:
         return None
     try:
@@ -95,25 +104,24 @@ def remember_ours(store: Store, document: bytes) -> None:
     store.put_answer(_own(document), {"made": True})
 
 
-def recalled(request: LockRequest, context: Context, base: Compiled | None = None) -> Compiled | None:
+def recalled(
+    request: LockRequest, before: bytes | None, context: Context, base: Compiled | None = None
+) -> Compiled | None:
     """A lock that is up to date, or the cached one. None: it has to be resolved.
 
+    before: see `existing_lock`.
     base: for a variant, what the spec itself compiles to.
     """
-    if not request.is_plain or owner_of(request) is not None:
+    if not request.is_plain or _owner_of(request, before) is not None:
         return None
     # A variant that is up to date is so beside the spec's lock of today.
     is_beside_today = not (base and base.files)
     with closing(Store(context.cache)) as store:
-        if (
-            is_beside_today
-            and _is_done(request, context)
-            and is_ours(store, read_current(request.directory, LOCK_FILE))
-        ):
+        if is_beside_today and before is not None and _is_done(request, before, context) and is_ours(store, before):
             tidy(request.directory)
             _warn_of_logins(request, context)
             return Compiled({})
-        key = key_of(request, context.environ, base)
+        key = key_of(request, before, context.environ, base)
         cached = store.answer(key) if key is not None else None
     if cached is None:
         return None
@@ -133,28 +141,35 @@ def lock_of(request: LockRequest, base: Compiled | None) -> bytes:
     return base.files[LOCK_FILE] if base and base.files else read_current(request.base_directory, LOCK_FILE)
 
 
-def check_owner(request: LockRequest) -> None:
-    """Refuse to overwrite another spec's lock."""
-    if (other := owner_of(request)) is not None:
+def check_owner(request: LockRequest, before: bytes | None) -> None:
+    """Refuse to overwrite another spec's lock. before: see `existing_lock`."""
+    if (other := _owner_of(request, before)) is not None:
         raise UsageError(
             f"{request.directory} is the lock of {other}: {request.spec_path} would overwrite it", hint=TWO_SPECS
         )
 
 
-def owner_of(request: LockRequest) -> Path | None:
+def _owner_of(request: LockRequest, before: bytes | None) -> Path | None:
     """Another spec with the same name, whose lock is in the request's folder."""
-    try:
-        header, _ = verify_checksum(read_current(request.directory, LOCK_FILE), LOCK_FILE)
-    except (OSError, StaleLock):
+    header = _header_of(before)
+    if header is None:
         return None
     return other_owner(header.spec, header.name, request.spec_path, request.directory)
 
 
-def _is_done(request: LockRequest, context: Context) -> bool:
+def _header_of(document: bytes | None) -> Header | None:
+    """The header of a lock; None if there is no lock, or a damaged one."""
+    if document is None:
+        return None
+    with suppress(StaleLock):
+        return verify_checksum(document, LOCK_FILE)[0]
+    return None
+
+
+def _is_done(request: LockRequest, body: bytes, context: Context) -> bool:
     """Whether the lock of a request belongs to its spec, and nothing is left open in it that this run could find."""
     if not check(request.spec_path, request.directory, request.variant).is_fresh:
         return False
-    body = read_current(request.directory, LOCK_FILE)
     if b'\nunbuilt = "' in body:
         from envspec.io.confine import can_build
 

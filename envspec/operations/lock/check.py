@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from envspec.io.store import Store
-from envspec.lockfile.check import CheckResult, Why, check, while_unchanged
+from envspec.lockfile.check import CheckResult, Reason, Why, check, while_unchanged
 from envspec.lockfile.folder import read_current
 from envspec.lockfile.header import LOCK_FILE
 from envspec.operations.lock.cache import is_ours
@@ -32,19 +32,25 @@ def check_lock(request: LockRequest, now: datetime, cache: Path | None = None) -
 
     def checked() -> CheckResult:
         result = check(request.spec_path, request.directory, request.variant)
-        if any(reason.why in NOT_ITS_LOCK for reason in result.reasons) or _is_made_here(request.directory, cache):
+        if any(reason.why in NOT_ITS_LOCK for reason in result.reasons):
+            return result
+        try:
+            document = read_current(request.directory, LOCK_FILE)
+        except OSError as error:
+            return result._replace(reasons=(*result.reasons, Reason(Why.DAMAGED, str(error))))
+        if _is_made_here(document, cache):
             return result
         from envspec.operations.lock.recheck import content_reasons
 
-        return result._replace(reasons=(*result.reasons, *content_reasons(request, now, result.reasons)))
+        return result._replace(reasons=(*result.reasons, *content_reasons(request, document, now, result.reasons)))
 
     return while_unchanged(request.directory, checked)
 
 
-def _is_made_here(directory: Path, cache: Path | None) -> bool:
-    """Whether this envspec made the lock in a folder, on this machine and with these facts."""
+def _is_made_here(document: bytes, cache: Path | None) -> bool:
+    """Whether this envspec made an envspec.lock, on this machine and with these facts."""
     if cache is None:
         return False
     with suppress(OSError), closing(Store(cache)) as store:
-        return is_ours(store, read_current(directory, LOCK_FILE))
+        return is_ours(store, document)
     return False

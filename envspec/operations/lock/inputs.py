@@ -15,7 +15,7 @@ from envspec.facts import Facts
 from envspec.io.store import Store
 from envspec.lockfile.check import Why
 from envspec.lockfile.document import load
-from envspec.lockfile.folder import read_current, read_lock
+from envspec.lockfile.folder import read_lock
 from envspec.lockfile.header import LOCK_FILE, pins_sha256, verify_checksum
 from envspec.models import Lock
 from envspec.operations.lock.cache import is_ours
@@ -94,16 +94,22 @@ class PreviousLock(NamedTuple):
     is_looked_up: bool = True
 
 
-def previous_lock(request: LockRequest, spec: Spec, facts: Facts, context: Context, store: Store) -> PreviousLock:
-    """The lock in the request's folder, as far as it is right."""
-    if not (request.directory / LOCK_FILE).exists():
+def previous_lock(
+    request: LockRequest, before: bytes | None, spec: Spec, facts: Facts, context: Context, store: Store
+) -> PreviousLock:
+    """The lock in the request's folder, as far as it is right. before: see `existing_lock`.
+
+    Raises:
+        UsageError: it can't be read.
+    """
+    if before is None and not (request.directory / LOCK_FILE).exists():
         return PreviousLock()
     try:
-        old = read_lock(request.directory)
+        old = read_lock(request.directory, before)
     except StaleLock as error:
         context.reporter.warning(f"{error.message}: replaced by a new one")
         return PreviousLock()
-    if is_ours(store, read_current(request.directory, LOCK_FILE)):
+    if before is not None and is_ours(store, before):
         return PreviousLock(old, old)
     from envspec.operations.lock.previous import checked, cutoffs_of, versions_of
 

@@ -13,7 +13,7 @@ from envspec.facts import Facts, load_facts
 from envspec.lockfile.check import Reason, Why
 from envspec.lockfile.differences import SAME_VALUES, Difference, folder_differences
 from envspec.lockfile.document import load
-from envspec.lockfile.folder import read_current, read_lock
+from envspec.lockfile.folder import read_lock
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Lock
 from envspec.operations.lock.complete import lock_files
@@ -27,16 +27,17 @@ from envspec.spec import Spec, load_spec
 _MALFORMED: Final = (ValueError, LookupError, TypeError, AttributeError)
 
 
-def content_reasons(request: LockRequest, now: datetime, known: Sequence[Reason]) -> Iterator[Reason]:
-    """The values of a lock, and its packages, that its spec does not give. known: what its hashes have shown.
+def content_reasons(request: LockRequest, document: bytes, now: datetime, known: Sequence[Reason]) -> Iterator[Reason]:
+    """The values of a lock, and its packages, that its spec does not give.
 
+    document: the bytes of its envspec.lock.
+    known: what its hashes have shown.
     Raises:
         SpecError: the spec is not valid.
     """
-    document = request.directory / LOCK_FILE
     try:
-        lock = load(read_current(request.directory, LOCK_FILE).decode(), str(document))
-    except (OSError, StaleLock) as error:
+        lock = load(document.decode(), str(request.directory / LOCK_FILE))
+    except StaleLock as error:
         yield Reason(Why.DAMAGED, str(error))
         return
     spec = load_spec(request.spec_path, now).variant(request.variant)

@@ -56,11 +56,14 @@ def preview(request: LockRequest, new: Compiled) -> LockPreview:
     return LockPreview(changed, diff, len(names))
 
 
-def compiled(request: LockRequest, context: Context, base: Compiled | None, text: str | None) -> Compiled:
+def compiled(
+    request: LockRequest, before: bytes | None, context: Context, base: Compiled | None, text: str | None
+) -> Compiled:
     """What a spec compiles to; writes nothing but the cache.
 
-    base: for a variant, what the spec itself compiles to. text: the spec's, if it is not to be the request's or its
-    file's.
+    before: see `existing_lock`.
+    base: for a variant, what the spec itself compiles to.
+    text: the spec's, if it is not to be the request's or its file's.
     """
     started = context.now().replace(microsecond=0)
     written = base.new_text if base and base.new_text else read_text(request.spec_path)
@@ -70,7 +73,7 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None, text
         text = upgraded_text(text, request, started)
     whole = parse(text, request, started)
     spec = whole.variant(request.variant)
-    check_owner(request)
+    check_owner(request, before)
     check_logins(spec, request, context)
     # These warnings are about the text of the spec, not about the lock.
     document = document_of(text, request)
@@ -78,11 +81,11 @@ def compiled(request: LockRequest, context: Context, base: Compiled | None, text
         context.reporter.warning(warning)
     warnings: list[str] = []
     context = _recording(context, warnings).with_spec(spec.registry.mirrors, unconfined=not spec.pip.build.sandbox)
-    key = key_of(request, context.environ, base) if new_text is None and request.is_plain else None
+    key = key_of(request, before, context.environ, base) if new_text is None and request.is_plain else None
     facts = load_facts(spec.facts.tables())
     check_cuda(spec, facts, request.spec_path, request.variant, request.text)
     with closing(Store(context.cache)) as store:
-        previous = previous_lock(request, spec, facts, context, store)
+        previous = previous_lock(request, before, spec, facts, context, store)
         as_of, newest = times_of(request, spec, previous.old, started)
         state = LockState(
             request,
