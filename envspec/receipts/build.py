@@ -27,10 +27,15 @@ class BadResults(EnvspecError):
 class ReceiptInputs:
     """What the host knows about a run and the suite in the container does not.
 
-    made_at: with a time zone. lock: that the stack has to be. as_if: that it was compared with. where: the image, or
-    the Python that ran the suite; `is_locked` is set from the check `lock`. requested: names of the checks to run;
-    required: those that must not be `not run`; named: those that the user or the spec requests by name. toolkit:
-    version of NVIDIA's container toolkit. baseline: a recorded receipt to compare with.
+    made_at: with a time zone.
+    lock: that the stack has to be.
+    where: the image, or the Python that ran the suite; `is_locked` is set from the check `lock`.
+    requested: names of the checks to run.
+    required: those that must not be `not run`.
+    named: those that the user or the spec requests by name.
+    as_if: the lock that the stack was compared with.
+    toolkit: version of NVIDIA's container toolkit.
+    baseline: a recorded receipt to compare with.
     """
 
     envspec: str
@@ -63,21 +68,26 @@ def receipt(results: Mapping[str, Any], inputs: ReceiptInputs) -> Receipt:
     except KeyError as error:
         raise BadResults(f"the suite's results lack {error}") from error
     except (TypeError, ValueError, AttributeError) as error:
-        why = "; ".join(problems(error)) if isinstance(error, ValidationError) else "a value has the wrong type"
+        why = "a value has the wrong type"
+        if isinstance(error, ValidationError):
+            why = "; ".join(problems(error))
         hint = "run the suite of this envspec version"
         raise BadResults(f"the suite's results can't be read: {why}", hint=hint) from error
-    return _with_baseline(built, inputs.baseline) if inputs.baseline else built
+    if inputs.baseline is None:
+        return built
+    return _with_baseline(built, inputs.baseline)
 
 
 def _known(inputs: ReceiptInputs) -> dict[str, Any]:
-    where = inputs.where
+    place = "image" if isinstance(inputs.where, Image) else "local"
     return {
         "envspec": inputs.envspec,
         "made_at": inputs.made_at,
         "lock": inputs.lock and inputs.lock.model_dump(),
         "as_if": inputs.as_if and inputs.as_if.model_dump(),
-        "image": where.model_dump() if isinstance(where, Image) else None,
-        "local": where.model_dump() if isinstance(where, LocalPython) else None,
+        "image": None,
+        "local": None,
+        place: inputs.where.model_dump(),
         "requested": inputs.requested,
         "required": inputs.required,
         "named": inputs.named,
@@ -103,4 +113,6 @@ def _plain(value: Any) -> Any:
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
         return {_plain(key): _plain(inner) for key, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return list(map(_plain, value))
+    return value

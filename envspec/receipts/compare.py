@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -13,6 +14,7 @@ from envspec.receipts.metrics import Better, Number, better, devices, has_kind, 
 from envspec.receipts.model import Baseline, BaselineRow, Receipt
 
 K = TypeVar("K")
+V = TypeVar("V")
 
 
 class Weight(Enum):
@@ -28,7 +30,10 @@ class Weight(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A value that is not the same in all receipts. values: one for each receipt, empty if it has none."""
+    """A value that is not the same in all receipts.
+
+    values: one for each receipt, empty if it has none.
+    """
 
     what: str
     values: tuple[str, ...]
@@ -41,8 +46,8 @@ class NumberLine:
     """A number that several receipts have.
 
     worse: for each receipt, how much worse it is as a fraction of the first value, negative if it is better; None if
-    the receipt has no such number or is of another kind of machine. tolerances: for each receipt, how much worse it may
-    be; None if no change counts.
+        the receipt has no such number or is of another kind of machine.
+    tolerances: for each receipt, how much worse it may be; None if no change counts.
     """
 
     check: str
@@ -56,21 +61,23 @@ class NumberLine:
     @property
     def is_judged(self) -> bool:
         """Whether a change of one of the values counts."""
-        return any(each is not None for each in self.tolerances)
+        return _has_any(self.tolerances)
 
     @property
     def is_beyond(self) -> bool:
         """Whether a value differs from the first by more than its tolerance, better or worse."""
-        return any(
-            part is not None and allowed is not None and abs(part) > allowed
-            for part, allowed in zip(self.worse, self.tolerances, strict=True)
-        )
+        for part, allowed in zip(self.worse, self.tolerances, strict=True):
+            if part is not None and allowed is not None and abs(part) > allowed:
+                return True
+        return False
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Receipts compared with the first of them. names: unique. is_same_kind: of machine.
+    """Receipts compared with the first of them.
 
+    names: unique.
+    is_same_kind: of machine.
     sections: what is not the same in all receipts: `Stack`, `Machine`, `Versions that ran`, `Checks`, `Findings` and
     `Fingerprints`.
     """
@@ -93,7 +100,13 @@ class Comparison:
     @property
     def differs(self) -> bool:
         """Whether there is a difference that counts."""
-        return any(line.weight is not Weight.INFO for line in self.lines) or any(row.is_beyond for row in self.numbers)
+        if any(row.is_beyond for row in self.numbers):
+            return True
+        return any(line.weight is not Weight.INFO for line in self.lines)
+
+
+def _has_any(values: Sequence[float | None]) -> bool:
+    return any(value is not None for value in values)
 
 
 def _is_locked(receipt: Receipt) -> str:
@@ -103,11 +116,11 @@ def _is_locked(receipt: Receipt) -> str:
 
 
 def _topology(receipt: Receipt) -> str:
-    return ", ".join(f"{pair} {how}" for pair, how in sorted(receipt.machine.topology.items()))
+    return ", ".join(map(" ".join, sorted(receipt.machine.topology.items())))
 
 
 def _environment(receipt: Receipt) -> str:
-    return ", ".join(f"{name}={value}" for name, value in sorted(receipt.machine.environment.items()))
+    return ", ".join(map("=".join, sorted(receipt.machine.environment.items())))
 
 
 _Comparable = tuple[str, Callable[[Receipt], str], Weight]
@@ -140,7 +153,7 @@ _MACHINE: Final[Sequence[_Comparable]] = (
 
 def compare(named: Sequence[tuple[str, Receipt]]) -> Comparison:
     """What is not the same in two or more receipts; numbers are compared with those of the first."""
-    names, receipts = tuple(name for name, _ in named), tuple(receipt for _, receipt in named)
+    names, receipts = zip(*named, strict=True)
     return Comparison(
         names=names,
         receipts=receipts,
@@ -169,52 +182,96 @@ def _differing(questions: Iterable[_Comparable], receipts: Sequence[Receipt]) ->
             yield Line(what, values, weight)
 
 
+def _aligned(
+    receipts: Sequence[Receipt], table: Callable[[Receipt], Mapping[K, V]]
+) -> Iterator[tuple[K, list[V | None]]]:
+    """Every key of the receipts' tables, in order of first appearance, with its value in each receipt."""
+    tables = list(map(table, receipts))
+    for key in dict.fromkeys(chain.from_iterable(tables)):
+        yield key, [each.get(key) for each in tables]
+
+
+def _in_all(receipts: Sequence[Receipt], table: Callable[[Receipt], Mapping[K, V]]) -> set[K]:
+    """The keys that the tables of all receipts have."""
+    return set.intersection(*(set(table(receipt)) for receipt in receipts))
+
+
 def _versions(receipts: Sequence[Receipt]) -> Iterator[Line]:
-    for what in sorted({what for receipt in receipts for what in receipt.ran}):
-        values = tuple(receipt.ran.get(what, "") for receipt in receipts)
-        if len(set(values)) > 1:
+    rows = dict(_aligned(receipts, lambda receipt: receipt.ran))
+    for what in sorted(rows):
+        values = tuple(version or "" for version in rows[what])
+        known = set(filter(None, values))
+        if len(known) > 1:
+            yield Line(what, values, Weight.DIFFERS)
+        elif known and "" in values:
             # A run of fewer checks loads fewer libraries of the same stack.
-            yield Line(what, values, Weight.DIFFERS if len({*values} - {""}) > 1 else Weight.INFO)
+            yield Line(what, values, Weight.INFO)
 
 
 def _numbers(receipts: Sequence[Receipt]) -> Iterator[NumberLine]:
-    rows = [{number.key: number for number in numbers(receipt)} for receipt in receipts]
-    kinds = [kind(receipt) if has_kind(receipt) else None for receipt in receipts]
-    for key in _ordered(rows):
-        found = [row.get(key) for row in rows]
-        present = [each for each in found if each]
-        if len(present) < 2:
-            continue
-        first, like = present[0], present[0].better
-        base = kinds[found.index(first)]
-        worse = tuple(
-            worsening(like, first.value, each.value) if each and base and other == base else None
-            for each, other in zip(found, kinds, strict=True)
-        )
-        values = tuple(each.value if each else None for each in found)
-        allowed = tuple(tolerance(first, each) if each and each is not first else None for each in found)
-        yield NumberLine(first.check, first.name, first.unit, values, like, worse, allowed)
+    kinds = list(map(_known_kind, receipts))
+    for _, found in _aligned(receipts, _numbers_of):
+        present = list(filter(None, found))
+        if len(present) >= 2:
+            yield _number_line(present[0], found, kinds)
 
 
-def _ordered(rows: Iterable[Iterable[K]]) -> list[K]:
-    """Every key of several tables once, in order of first appearance."""
-    return list(dict.fromkeys(key for row in rows for key in row))
+def _known_kind(receipt: Receipt) -> str:
+    return kind(receipt) if has_kind(receipt) else ""
+
+
+def _numbers_of(receipt: Receipt) -> dict[tuple[str, str, str], Number]:
+    return {number.key: number for number in numbers(receipt)}
+
+
+def _number_line(first: Number, found: Sequence[Number | None], kinds: Sequence[str]) -> NumberLine:
+    """A number of several receipts.
+
+    first: of the first receipt that has it.
+    found: of each receipt; None if it does not have the number.
+    kinds: of the receipts' machines; empty if unknown.
+    """
+    base = kinds[found.index(first)]
+    values: list[float | None] = []
+    worse: list[float | None] = []
+    tolerances: list[float | None] = []
+    for number, other in zip(found, kinds, strict=True):
+        part = allowed = None
+        if number and base and other == base:
+            part = worsening(first.better, first.value, number.value)
+        if number and number is not first:
+            allowed = tolerance(first, number)
+        values.append(number.value if number else None)
+        worse.append(part)
+        tolerances.append(allowed)
+    return NumberLine(first.check, first.name, first.unit, tuple(values), first.better, tuple(worse), tuple(tolerances))
 
 
 def _checks(receipts: Sequence[Receipt]) -> Iterator[Line]:
-    rows = [{check.check: check for check in receipt.checks} for receipt in receipts]
-    for name in _ordered(rows):
-        found = [row.get(name) for row in rows]
-        values = tuple(_outcome(check) for check in found)
+    for name, found in _aligned(receipts, _checks_of):
+        values = tuple(map(_outcome, found))
         if len(set(values)) > 1:
-            why = next((check.reason for check in found if check and check.status is not Status.PASSED), "")
-            yield Line(name, values, Weight.DIFFERS, why)
+            yield Line(name, values, Weight.DIFFERS, _first_reason(found))
+
+
+def _checks_of(receipt: Receipt) -> dict[str, CheckOutcome]:
+    return {check.check: check for check in receipt.checks}
 
 
 def _outcome(check: CheckOutcome | None) -> str:
     if check is None:
         return "not requested"
-    return f"{check.status.value}, {check.cause.value}" if check.cause else check.status.value
+    if check.cause is None:
+        return check.status.value
+    return f"{check.status.value}, {check.cause.value}"
+
+
+def _first_reason(found: Sequence[CheckOutcome | None]) -> str:
+    """The reason of the first check that did not pass."""
+    for check in found:
+        if check and check.status is not Status.PASSED:
+            return check.reason
+    return ""
 
 
 def _findings(receipts: Sequence[Receipt]) -> Iterator[Line]:
@@ -222,17 +279,12 @@ def _findings(receipts: Sequence[Receipt]) -> Iterator[Line]:
 
     A part that ran in one receipt only is no difference by itself: an image is pulled once.
     """
-    rows = [
-        {(check.check, each.name, each.unit): each for check in receipt.checks for each in check.findings}
-        for receipt in receipts
-    ]
-    shared = set.intersection(*({check.check for check in receipt.checks} for receipt in receipts))
-    for check, name, unit in _ordered(rows):
+    shared = _in_all(receipts, _checks_of)
+    for (check, name, _), found in _aligned(receipts, _findings_of):
         if check not in shared:
             continue
-        found = [row.get((check, name, unit)) for row in rows]
-        outcomes = {_judged(each) for each in found}
-        values = tuple(_value(each) for each in found)
+        outcomes = set(map(_judged, found))
+        values = tuple(map(_value, found))
         if len(outcomes) > 1:
             weight = Weight.DIFFERS if outcomes & {"passed", "failed"} else Weight.INFO
             yield Line(f"{check}: {name}", values, weight, _note(found))
@@ -240,12 +292,22 @@ def _findings(receipts: Sequence[Receipt]) -> Iterator[Line]:
             yield Line(f"{check}: {name}", values, Weight.INFO, _apart(found))
 
 
+def _findings_of(receipt: Receipt) -> dict[tuple[str, str, str], CheckFinding]:
+    rows = {}
+    for check in receipt.checks:
+        for each in check.findings:
+            rows[check.check, each.name, each.unit] = each
+    return rows
+
+
 def _judged(finding: CheckFinding | None) -> str:
     if finding is None:
         return "missing"
     if finding.kind is Kind.NOT_RUN:
         return "not run"
-    return "info" if finding.kind is Kind.INFO else "passed" if finding.ok else "failed"
+    if finding.kind is Kind.INFO:
+        return "info"
+    return "passed" if finding.ok else "failed"
 
 
 def _value(finding: CheckFinding | None) -> str:
@@ -258,7 +320,11 @@ def _value(finding: CheckFinding | None) -> str:
 
 
 def _note(found: Sequence[CheckFinding | None]) -> str:
-    return next((each.detail for each in found if each and each.ok is not True and each.detail), "")
+    """What was observed first that did not pass."""
+    for each in found:
+        if each and each.ok is not True and each.detail:
+            return each.detail
+    return ""
 
 
 def _apart(found: Sequence[CheckFinding | None]) -> str:
@@ -267,7 +333,9 @@ def _apart(found: Sequence[CheckFinding | None]) -> str:
     if not low or high - low <= 1e-6 * low:
         return ""
     ratio = high / low
-    return f"{100 * (ratio - 1):.2g} % apart" if ratio < 1.1 else f"the largest is {ratio:.3g} times the smallest"
+    if ratio < 1.1:
+        return f"{100 * (ratio - 1):.2g} % apart"
+    return f"the largest is {ratio:.3g} times the smallest"
 
 
 def inputs_of(receipt: Receipt) -> str:
@@ -277,14 +345,23 @@ def inputs_of(receipt: Receipt) -> str:
 
 def fingerprints(names: Sequence[str], receipts: Sequence[Receipt]) -> Iterator[Line]:
     """Results that are not the same bit by bit; a FAULT where they are equal on every machine."""
-    rows = [
-        {f"{check.check}: {each.name}": each for check in receipt.checks for each in check.fingerprints}
-        for receipt in receipts
-    ]
     inputs = list(map(inputs_of, receipts))
-    for what in _ordered(rows):
-        if line := _fingerprint(what, names, [row.get(what) for row in rows], inputs):
+    for what, found in _aligned(receipts, _fingerprints_of):
+        if line := _fingerprint(what, names, found, inputs):
             yield line
+
+
+def has_shared_fingerprint(receipts: Sequence[Receipt]) -> bool:
+    """Whether all receipts have a fingerprint of the same computation."""
+    return bool(_in_all(receipts, _fingerprints_of))
+
+
+def _fingerprints_of(receipt: Receipt) -> dict[str, Fingerprint]:
+    rows = {}
+    for check in receipt.checks:
+        for each in check.fingerprints:
+            rows[f"{check.check}: {each.name}"] = each
+    return rows
 
 
 def _fingerprint(
@@ -292,17 +369,21 @@ def _fingerprint(
 ) -> Line | None:
     """Hashes of one computation: exact ones must agree, others if their keys are equal. inputs: of each receipt."""
     values = tuple(each.digest if each else "" for each in found)
-    if len({value for value in values if value}) == 1:
+    if len(set(filter(None, values))) == 1:
         return None
     groups: dict[tuple[Level, str], set[str]] = {}
     for each, given in zip(found, inputs, strict=True):
-        if each:
-            key = ", ".join(filter(None, [each.key, given])) if len(set(inputs)) > 1 else each.key
-            groups.setdefault((each.level, key), set()).add(each.digest)
-    if any(level is Level.UNIVERSAL and len(digests) > 1 for (level, _), digests in groups.items()):
+        if each is None:
+            continue
+        key = each.key
+        if len(set(inputs)) > 1:
+            key = ", ".join(filter(None, [each.key, given]))
+        groups.setdefault((each.level, key), set()).add(each.digest)
+    split = [level for (level, _), digests in groups.items() if len(digests) > 1]
+    if Level.UNIVERSAL in split:
         note = "results that are equal on every machine differ: one of the machines computes wrong results"
         return Line(what, values, Weight.FAULT, f"{note} ({_odd(names, values)})")
-    if any(len(digests) > 1 for digests in groups.values()):
+    if split:
         return Line(what, values, Weight.INFO, "same key, different bits: floats were summed in another order")
     if len(groups) > 1:
         keys = "; ".join(sorted(key for _, key in groups))
@@ -310,10 +391,18 @@ def _fingerprint(
     return None
 
 
+def majority(values: Iterable[str]) -> str:
+    """The value of more than half of those with a value; empty if there is none."""
+    counts = Counter(filter(None, values))
+    if not counts:
+        return ""
+    value, count = counts.most_common(1)[0]
+    return value if 2 * count > counts.total() else ""
+
+
 def _odd(names: Sequence[str], values: Sequence[str]) -> str:
-    known = [value for value in values if value]
-    most = max(known, key=known.count)
-    if 2 * known.count(most) <= len(known):
+    most = majority(values)
+    if not most:
         return "these receipts do not show which one"
     odd = [name for name, value in zip(names, values, strict=True) if value not in ("", most)]
     return f"differs from the majority: {', '.join(odd)}"
@@ -345,16 +434,19 @@ _MAIN: Final = (
 
 def columns(receipts: Sequence[Receipt]) -> tuple[ComparisonColumn, ...]:
     """The main numbers of checks that passed in at least one of the receipts, and the time of the whole suite."""
-    rows = []
-    for receipt in receipts:
-        passed = {check.check for check in receipt.checks if check.status is Status.PASSED}
-        rows.append([number for number in numbers(receipt) if number.check in passed])
-    found = [
-        ComparisonColumn(title, unit, tuple(_best(row, check, unit, name) for row in rows))
-        for title, check, unit, name in _MAIN
-    ]
-    whole = ComparisonColumn("suite", "s", tuple(receipt.seconds for receipt in receipts))
-    return (*(column for column in found if any(value is not None for value in column.values)), whole)
+    rows = list(map(_passed_numbers, receipts))
+    found = []
+    for title, check, unit, name in _MAIN:
+        values = tuple(_best(row, check, unit, name) for row in rows)
+        if _has_any(values):
+            found.append(ComparisonColumn(title, unit, values))
+    seconds = tuple(receipt.seconds for receipt in receipts)
+    return (*found, ComparisonColumn("suite", "s", seconds))
+
+
+def _passed_numbers(receipt: Receipt) -> list[Number]:
+    passed = receipt.names_of(Status.PASSED)
+    return [number for number in numbers(receipt) if number.check in passed]
 
 
 def _best(found: Iterable[Number], check: str, unit: str, name: str | None) -> float | None:
@@ -364,9 +456,14 @@ def _best(found: Iterable[Number], check: str, unit: str, name: str | None) -> f
     gpus: dict[str, list[float]] = {}
     for number in found:
         _, what, _ = number.of_all_gpus
-        if (number.check, number.unit) == (check, unit) and name in (None, what):
-            (values if number.gpu is None else gpus.setdefault(what, [])).append(number.value)
-    return best([*values, *map(worst, gpus.values())], default=None)
+        if (number.check, number.unit) != (check, unit) or name not in (None, what):
+            continue
+        if number.gpu is None:
+            values.append(number.value)
+        else:
+            gpus.setdefault(what, []).append(number.value)
+    values += map(worst, gpus.values())
+    return best(values, default=None)
 
 
 def against(now: Receipt, recorded: Receipt) -> Baseline:
@@ -376,50 +473,69 @@ def against(now: Receipt, recorded: Receipt) -> Baseline:
     `not_compared` says why.
     """
     baseline = Baseline(lock=recorded.subject, made_at=recorded.made_at, machine=kind(recorded))
-    why = ""
-    if kind(now) != kind(recorded):
-        why = f"the machines are of different kinds: recorded on {kind(recorded)}; this is {kind(now)}"
-    elif not has_kind(now):
-        why = f"the kind of machine is unknown: it has {kind(now)}"
-    present = {number.key: number for number in numbers(now)}
-    found = [(number, present.get(number.key)) for number in numbers(recorded) if number.value]
-    if not why and _lacks_spreads(found):
-        why = (
-            f"no rate of the recorded receipt has a spread (envspec {recorded.envspec} wrote it): record it again with "
-            "this envspec, on the same machine when it does nothing else"
-        )
-    if why:
+    present = _numbers_of(now)
+    pairs = [(number, present.get(number.key)) for number in numbers(recorded) if number.value]
+    if why := _why_not_compared(now, recorded, pairs):
         return baseline.model_copy(update={"not_compared": why})
-    rows = tuple(
-        _row(number, each.value, allowed)
-        for number, each in found
-        if each and (allowed := tolerance(number, each)) is not None
-    )
-    gone = [number for number, each in found if number.tolerance is not None and each is None]
-    unclear = tuple(
-        f"{row.check}: {row.name}, its times were too far apart: other programs ran"
-        for row in rows
-        if row.tolerance >= 1
-    )
-    rows = tuple(row for row in rows if row.tolerance < 1)
-    return baseline.model_copy(update={"rows": rows, "missing": (*_missing(now, gone), *unclear)})
+    rows: list[BaselineRow] = []
+    missing: list[Number] = []
+    unclear: list[str] = []
+    for number, measured in pairs:
+        if measured is None:
+            if number.tolerance is not None:
+                missing.append(number)
+            continue
+        allowed = tolerance(number, measured)
+        if allowed is None:
+            continue
+        if allowed < 1:
+            rows.append(_row(number, measured.value, allowed))
+        else:
+            unclear.append(f"{number.check}: {number.name}, its times were too far apart: other programs ran")
+    return baseline.model_copy(update={"rows": tuple(rows), "missing": (*_missing(now, missing), *unclear)})
 
 
-def _lacks_spreads(found: Sequence[tuple[Number, Number | None]]) -> bool:
+_Pairs = Sequence[tuple[Number, Number | None]]
+
+
+def _why_not_compared(now: Receipt, recorded: Receipt, pairs: _Pairs) -> str:
+    """Empty if the receipts can be compared. pairs: recorded numbers, and those of now."""
+    if kind(now) != kind(recorded):
+        return f"the machines are of different kinds: recorded on {kind(recorded)}; this is {kind(now)}"
+    if not has_kind(now):
+        return f"the kind of machine is unknown: it has {kind(now)}"
+    if not _lacks_spreads(pairs):
+        return ""
+    return (
+        f"no rate of the recorded receipt has a spread (envspec {recorded.envspec} wrote it): record it again with "
+        "this envspec, on the same machine when it does nothing else"
+    )
+
+
+def _lacks_spreads(pairs: _Pairs) -> bool:
     """Whether rates that are judged now were recorded, and none of them with a spread."""
-    judged = [
-        number.tolerance is not None for number, now in found if now and now.better is Better.HIGHER and now.tolerance
-    ]
-    return bool(judged) and not any(judged)
+    is_lacking = False
+    for number, now in pairs:
+        if now and now.better is Better.HIGHER and now.tolerance:
+            if number.tolerance is not None:
+                return False
+            is_lacking = True
+    return is_lacking
 
 
-def _missing(now: Receipt, gone: Sequence[Number]) -> Iterator[str]:
-    """Numbers that the run does not have; a check that was not requested is listed once."""
-    requested = {check.check for check in now.checks}
-    others = dict.fromkeys(number.check for number in gone if number.check not in requested)
+def _missing(now: Receipt, missing: Sequence[Number]) -> list[str]:
+    """Numbers that the run does not have; checks that were not requested are listed first, once."""
+    requested = _checks_of(now)
+    others: dict[str, None] = {}
+    texts = []
+    for number in missing:
+        if number.check in requested:
+            texts.append(f"{number.check}: {number.name}")
+        else:
+            others[number.check] = None
     if others:
-        yield f"{', '.join(others)}, not requested"
-    yield from (f"{number.check}: {number.name}" for number in gone if number.check in requested)
+        texts.insert(0, f"{', '.join(others)}, not requested")
+    return texts
 
 
 def _row(number: Number, now: float, allowed: float) -> BaselineRow:

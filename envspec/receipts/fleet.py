@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from envspec.conformance.results import CheckFinding, CheckOutcome, Status
 from envspec.conformance.results import Kind as FindingKind
 from envspec.context import ranges
-from envspec.receipts.compare import Line, Weight, differences, fingerprints, inputs_of
-from envspec.receipts.metrics import HOST_PEAK, Better, Number, kind, numbers, tolerance, worsening
+from envspec.receipts.compare import Weight, differences, fingerprints, inputs_of, majority
+from envspec.receipts.metrics import HOST_PEAK, Better, Number, kind, models, numbers, tolerance, worsening
 from envspec.receipts.model import Receipt, Verdict
 
 #: A value is odd beyond this many deviations from the median, estimated by 1.4826 times the median of the absolute
@@ -37,9 +37,12 @@ class NodeVerdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FleetNode:
-    """A node of a run. receipt: None if there is none; of a lost node that of its first checks. lost: why.
+    """A node of a run.
 
-    together: the receipt of its checks with other nodes; None if there were none, or if it is lost there: why.
+    receipt: None if there is none; of a lost node that of its first checks.
+    lost: why.
+    together: the receipt of its checks with other nodes; None if there were none, or if it is lost there.
+    together_lost: why.
     """
 
     name: str
@@ -63,8 +66,9 @@ class NodeReport:
 class OddNumber:
     """A rate or a peak of memory in which a node is worse than most of its kind; of several GPUs of a node the worst.
 
-    gpus: their numbers; empty if the number is no GPU's. worse: as a fraction of the median. deviations: how many from
-    the median; None with too few nodes, or if most have the same value.
+    gpus: their numbers; empty if the number is no GPU's.
+    worse: as a fraction of the median.
+    deviations: how many from the median; None with too few nodes, or if most have the same value.
     """
 
     node: str
@@ -81,7 +85,10 @@ class OddNumber:
     @property
     def what(self) -> str:
         """As `matmul: bf16, on GPU 0-3,7`."""
-        return f"{self.check}: {self.name}{f', on GPU {ranges(self.gpus)}' if self.gpus else ''}"
+        what = f"{self.check}: {self.name}"
+        if not self.gpus:
+            return what
+        return f"{what}, on GPU {ranges(self.gpus)}"
 
     @property
     def text(self) -> str:
@@ -110,9 +117,12 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """nodes: by verdict, then by name. shared: what fails on all nodes, and so is no fault of one.
+    """Nodes compared with each other.
 
-    few: kinds of machines with fewer than FEWEST nodes. not_known: names of nodes with a receipt that is `not known`.
+    nodes: by verdict, then by name.
+    shared: what fails on all nodes, and so is no fault of one.
+    few: kinds of machines with fewer than FEWEST nodes.
+    not_known: names of nodes with a receipt that is `not known`.
     """
 
     nodes: tuple[NodeReport, ...]
@@ -130,7 +140,9 @@ class Fleet:
         """`failed` if a node is to be drained or something fails on all, else `not known` if a receipt is."""
         if self.of(NodeVerdict.DRAIN) or self.shared:
             return Verdict.FAILED
-        return Verdict.NOT_KNOWN if self.not_known else Verdict.PASSED
+        if self.not_known:
+            return Verdict.NOT_KNOWN
+        return Verdict.PASSED
 
 
 def fleet(nodes: Iterable[FleetNode]) -> Fleet:
@@ -139,13 +151,16 @@ def fleet(nodes: Iterable[FleetNode]) -> Fleet:
     judge = _Judge(found)
     reports = [judge.report(node) for node in found]
     order = list(NodeVerdict)
-    few = [name for name, named in judge.kinds.items() if len(named) < FEWEST]
+    few = []
+    for name, named in judge.kinds.items():
+        if len(named) < FEWEST:
+            few.append(name.removesuffix(_ALONE))
     return Fleet(
         nodes=tuple(sorted(reports, key=lambda each: order.index(each.verdict))),
         odd=tuple(sorted(judge.odd, key=lambda each: -each.worse)),
         differences=tuple(judge.differences),
         shared=(*judge.shared.values(), *judge.shared_together.values()),
-        few=tuple(name.removesuffix(_ALONE) for name in few),
+        few=tuple(few),
         not_known=tuple(node.name for node in found if _not_known(node)),
     )
 
@@ -155,7 +170,7 @@ class _Judge:
 
     kinds: kind of machine -> node -> its receipt.
     shared, shared_together: what fails on all nodes -> the text about it.
-    unclear: (node, what could not be compared).
+    numbers: node -> what is odd in its numbers, then what could not be compared.
     """
 
     def __init__(self, nodes: Sequence[FleetNode]) -> None:
@@ -167,12 +182,15 @@ class _Judge:
         for name, receipt in self.receipts.items():
             self.kinds.setdefault(kind(receipt), {})[name] = receipt
         self.odd: list[OddNumber] = []
-        self.unclear: list[tuple[str, str]] = []
+        self.numbers: defaultdict[str, list[str]] = defaultdict(list)
         self.differences: list[Difference] = []
         for named in self.kinds.values():
             judged = _judged(named)
-            self.odd += _odd_numbers(judged, is_enough=len(named) >= FEWEST)
-            self.unclear += (*_parts_not_run(named), *_not_compared(named, judged))
+            for odd in _odd_numbers(judged, is_enough=len(named) >= FEWEST):
+                self.odd.append(odd)
+                self.numbers[odd.node].append(odd.text)
+            for name, text in (*_parts_not_run(named), *_not_compared(named, judged)):
+                self.numbers[name].append(text)
             self.differences += _differences(named)
         self._usual_kinds = _usual_kinds(self.receipts.values())
         self._usual_checks = _usual_checks(self.receipts.values())
@@ -199,18 +217,18 @@ class _Judge:
         if node.receipt:
             yield from _not_run(node.receipt, self._usual_checks)
             yield from self._unusual_kind(node.receipt)
-        yield from (each.text for each in self.odd if each.node == node.name)
-        yield from (text for name, text in self.unclear if name == node.name)
-        for each in self.differences:
-            yield from each.texts_of(node.name)
+        yield from self.numbers.get(node.name, ())
+        for difference in self.differences:
+            yield from difference.texts_of(node.name)
         if node.together:
-            yield from (f"with the others: {each}" for each in _failed(node.together, self.shared_together))
+            for each in _failed(node.together, self.shared_together):
+                yield f"with the others: {each}"
         elif node.together_lost:
             yield f"with the others: lost: {node.together_lost}"
 
     def _unusual_kind(self, receipt: Receipt) -> Iterator[str]:
         own = kind(receipt)
-        most = self._usual_kinds.get(_models(receipt), own)
+        most = self._usual_kinds.get(models(receipt), own)
         largest = max(map(len, self.kinds.values()))
         count = len(self.receipts)
         if most != own:
@@ -246,7 +264,9 @@ def hostlist(names: Iterable[str]) -> str:
 def _hosts(stem: str, width: int, found: Sequence[int]) -> str:
     if width < 0:
         return stem
-    return f"{stem}{ranges(found, width)}" if len(found) == 1 else f"{stem}[{ranges(found, width)}]"
+    if len(found) == 1:
+        return f"{stem}{ranges(found, width)}"
+    return f"{stem}[{ranges(found, width)}]"
 
 
 def _shared(receipts: Sequence[Receipt], where: str) -> dict[str, str]:
@@ -262,15 +282,11 @@ def _shared(receipts: Sequence[Receipt], where: str) -> dict[str, str]:
         for receipt, found in zip(receipts, failures, strict=True):
             if name in found:
                 count += 1
-            elif _is_not_run(receipt, name):
+            elif name in receipt.names_of(Status.NOT_RUN):
                 unknown += 1
         if count >= 2 and 2 * count > len(receipts) and count + unknown == len(receipts):
             shared[name] = failure.on_all(where)
     return shared
-
-
-def _is_not_run(receipt: Receipt, name: str) -> bool:
-    return any(each.check == name and each.status is Status.NOT_RUN for each in receipt.checks)
 
 
 def _not_known(node: FleetNode) -> list[str]:
@@ -278,7 +294,8 @@ def _not_known(node: FleetNode) -> list[str]:
     reasons = []
     for where, receipt in (("", node.receipt), ("with the others: ", node.together)):
         if receipt and receipt.verdict is Verdict.NOT_KNOWN:
-            reasons += [f"{where}not known: {reason}" for reason in receipt.reasons]
+            for reason in receipt.reasons:
+                reasons.append(f"{where}not known: {reason}")
     return reasons
 
 
@@ -305,17 +322,12 @@ def _failures(receipt: Receipt) -> dict[str, _Failure]:
             found[each.check] = _Failure(_reason(each), each.check)
     for name in required:
         found.setdefault(name, _Failure(f"{name}: required and not run", name))
-    for row in receipt.baseline.rows if receipt.baseline else ():
-        if row.is_worse:
-            # On each node, it is worse by another percentage.
-            found[f"{row.check}: {row.name}"] = _Failure(row.text)
-    if not found and _is_failed(receipt):
+    for row in receipt.worse_rows():
+        # On each node, it is worse by another percentage.
+        found[f"{row.check}: {row.name}"] = _Failure(row.text)
+    if not found and receipt.verdict is Verdict.FAILED:
         found["verdict"] = _Failure("its verdict is failed, without a reason")
     return found
-
-
-def _is_failed(receipt: Receipt) -> bool:
-    return receipt.verdict is Verdict.FAILED
 
 
 def _reason(check: CheckOutcome) -> str:
@@ -326,26 +338,25 @@ def _failed(receipt: Receipt, shared: Container[str]) -> list[str]:
     return [failure.text for name, failure in _failures(receipt).items() if name not in shared]
 
 
-def _models(receipt: Receipt) -> frozenset[str]:
-    return frozenset(gpu.name for gpu in receipt.machine.gpus)
-
-
 def _usual_checks(receipts: Collection[Receipt]) -> set[str]:
     """Checks that passed on most nodes."""
     passed: Counter[str] = Counter()
     for receipt in receipts:
-        passed.update(each.check for each in receipt.checks if each.status is Status.PASSED)
+        passed.update(receipt.names_of(Status.PASSED))
     return {name for name, count in passed.items() if 2 * count > len(receipts)}
 
 
 def _usual_kinds(receipts: Iterable[Receipt]) -> dict[frozenset[str], str]:
     """Models of GPUs -> the kind of machine of more than half of the nodes with them: a lost GPU makes another kind."""
-    pools: dict[frozenset[str], Counter[str]] = {}
+    pools: dict[frozenset[str], list[str]] = {}
     for receipt in receipts:
-        if models := _models(receipt):
-            pools.setdefault(models, Counter())[kind(receipt)] += 1
-    tops = {models: kinds.most_common(1)[0] for models, kinds in pools.items()}
-    return {models: name for models, (name, count) in tops.items() if 2 * count > sum(pools[models].values())}
+        pools.setdefault(models(receipt), []).append(kind(receipt))
+    usual = {}
+    for names, kinds in pools.items():
+        most = majority(kinds)
+        if names and most:
+            usual[names] = most
+    return usual
 
 
 def _not_run(receipt: Receipt, usual: Set[str]) -> Iterator[str]:
@@ -360,12 +371,17 @@ def _parts_not_run(named: Mapping[str, Receipt]) -> Iterator[tuple[str, str]]:
     ran: Counter[tuple[str, str]] = Counter()
     missing: list[tuple[str, str, CheckFinding]] = []
     for name, receipt in named.items():
-        parts = [(check.check, each) for check in receipt.checks for each in check.findings]
-        missing += ((name, check, each) for check, each in parts if each.kind is FindingKind.NOT_RUN)
-        ran.update({(check, each.name) for check, each in parts if each.kind is not FindingKind.NOT_RUN})
-    for name, check, each in missing:
-        if 2 * ran[check, each.name] > len(named):
-            yield name, f"{check}: {each.name}: not run: {each.detail}"
+        here: set[tuple[str, str]] = set()
+        for check in receipt.checks:
+            for each in check.findings:
+                if each.kind is FindingKind.NOT_RUN:
+                    missing.append((name, check.check, each))
+                else:
+                    here.add((check.check, each.name))
+        ran.update(here)
+    for name, of_check, each in missing:
+        if 2 * ran[of_check, each.name] > len(named):
+            yield name, f"{of_check}: {each.name}: not run: {each.detail}"
 
 
 def _faults(named: Mapping[str, Receipt]) -> Iterator[tuple[str, list[str]]]:
@@ -379,31 +395,22 @@ def _faults(named: Mapping[str, Receipt]) -> Iterator[tuple[str, list[str]]]:
         for line in fingerprints(names, tuple(group.values())):
             if line.weight is not Weight.FAULT:
                 continue
-            most, others = _split(names, line)
-            for value, odd in others.items():
-                # Without a majority nothing shows which of them are right.
-                why = "computes other results than most nodes" if most else "nodes compute different results"
-                for name in odd if value else ():
+            most = majority(line.values)
+            # Without a majority nothing shows which of them are right.
+            why = "computes other results than most nodes" if most else "nodes compute different results"
+            for name, value in zip(names, line.values, strict=True):
+                if value not in ("", most):
                     found.setdefault(name, []).append(f"{line.what}: {why}")
     yield from found.items()
 
 
-def _split(names: Sequence[str], line: Line) -> tuple[str, dict[str, tuple[str, ...]]]:
-    """The value that more than half of the nodes with a value have, or none, and the nodes of each other value."""
-    known = [value for value in line.values if value]
-    value, count = Counter(known).most_common(1)[0] if known else ("", 0)
-    most = value if 2 * count > len(known) else ""
-    others: dict[str, tuple[str, ...]] = {}
-    for name, each in zip(names, line.values, strict=True):
-        if each != most:
-            others[each] = (*others.get(each, ()), name)
-    return most, others
-
-
 def _differences(named: Mapping[str, Receipt]) -> Iterator[Difference]:
-    names, receipts = tuple(named), tuple(named.values())
-    for line in differences(receipts):
-        most, others = _split(names, line)
+    for line in differences(tuple(named.values())):
+        most = majority(line.values)
+        others: dict[str, tuple[str, ...]] = {}
+        for name, value in zip(named, line.values, strict=True):
+            if value != most:
+                others[value] = (*others.get(value, ()), name)
         yield Difference(line.what, most, others, counts=line.weight is Weight.DIFFERS and bool(most))
 
 
@@ -437,16 +444,18 @@ def _odd_numbers(judged: _Judged, *, is_enough: bool) -> Iterator[OddNumber]:
 
 def _not_compared(named: Mapping[str, Receipt], judged: _Judged) -> Iterator[tuple[str, str]]:
     """Nodes whose checks passed, but with rates that are missing or too disturbed to be compared."""
-    passed = {
-        name: {each.check for each in receipt.checks if each.status is Status.PASSED} for name, receipt in named.items()
-    }
+    passed = {name: receipt.names_of(Status.PASSED) for name, receipt in named.items()}
     for (check, what, _), rows in judged.items():
         if rows[0][1].better is not Better.HIGHER:
             continue
-        counts = Counter(name for name, _ in rows)
-        usual, nodes = Counter(counts[name] for name in named).most_common(1)[0]
         middle = _middle(rows)
-        disturbed = {name for name, each in rows if (tolerance(middle, each) or 0.0) >= 1}
+        counts = dict.fromkeys(named, 0)
+        disturbed = set()
+        for name, number in rows:
+            counts[name] += 1
+            if _is_disturbed(middle, number):
+                disturbed.add(name)
+        usual, nodes = Counter(counts.values()).most_common(1)[0]
         for name in named:
             if check not in passed[name]:
                 continue
@@ -466,17 +475,29 @@ class _Odd(NamedTuple):
 
 def _middle(rows: Sequence[tuple[str, Number]]) -> Number:
     """The number of a node in the middle."""
-    value, spread = (median(found) for found in zip(*((each.value, each.spread) for _, each in rows), strict=True))
-    return replace(rows[0][1], value=value, spread=spread)
+    values, spreads = [], []
+    for _, number in rows:
+        values.append(number.value)
+        spreads.append(number.spread)
+    return replace(rows[0][1], value=median(values), spread=median(spreads))
+
+
+def _is_disturbed(middle: Number, number: Number) -> bool:
+    """Whether a rate was disturbed too much for any comparison."""
+    allowed = tolerance(middle, number)
+    return allowed is not None and allowed >= 1
 
 
 def _odd(rows: Sequence[tuple[str, Number]], *, is_enough: bool) -> Iterator[tuple[str, _Odd]]:
     middle = _middle(rows)
     if len(rows) < 2 or not middle.value:
         return
-    deviation = _SCALE * median(abs(each.value - middle.value) for _, each in rows) / middle.value
+    deviation = 0.0
+    if is_enough:
+        deviation = _SCALE * median(abs(each.value - middle.value) for _, each in rows) / middle.value
     for node, each in rows:
         worse, allowed = worsening(each.better, middle.value, each.value), tolerance(middle, each)
-        # A tolerance of 1 is that of a rate which can't be compared.
-        if allowed is not None and allowed < 1 and worse > max(allowed, DEVIATIONS * deviation if is_enough else 0.0):
-            yield node, _Odd(each, middle.value, worse, worse / deviation if is_enough and deviation else None)
+        if allowed is None or _is_disturbed(middle, each):
+            continue
+        if worse > max(allowed, DEVIATIONS * deviation):
+            yield node, _Odd(each, middle.value, worse, worse / deviation if deviation else None)

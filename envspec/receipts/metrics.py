@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from envspec.conformance.results import Kind
+from envspec.conformance.results import Kind, Peak
+from envspec.context import counted
 from envspec.receipts.model import Receipt
 
 #: How far a rate may fall at least before a run is worse than a recorded one, by device. CPU: a virtual machine's cores
@@ -40,7 +41,11 @@ class Better(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number of a check. tolerance: how much worse it may be at least; None if no change counts. spread: a rate's."""
+    """A number of a check.
+
+    tolerance: how much worse it may be at least; None if no change counts.
+    spread: a rate's.
+    """
 
     check: str
     name: str
@@ -77,27 +82,31 @@ def numbers(receipt: Receipt) -> Iterator[Number]:
         for each in check.findings:
             if each.value is not None and each.unit and each.kind in (Kind.INFO, Kind.BOUNDED):
                 direction = better(each.unit)
-                is_judged = direction is Better.HIGHER and each.spread is not None
-                tolerance = RATE_TOLERANCES[receipt.device] if is_judged else None
+                tolerance = None
+                if direction is Better.HIGHER and each.spread is not None:
+                    tolerance = RATE_TOLERANCES[receipt.device]
                 yield Number(check.check, each.name, each.unit, each.value, direction, tolerance, each.spread or 0.0)
-        host_bytes = check.peak.host_bytes or 0
-        # With a GPU, host memory depends on the driver and its libraries.
-        is_judged = receipt.device == "cpu" and host_bytes >= _JUDGED_BYTES
-        peaks = (
-            ("allocated on the device", check.peak.allocated_bytes, MEMORY_TOLERANCE),
-            ("reserved on the device", check.peak.reserved_bytes, MEMORY_TOLERANCE),
-            (HOST_PEAK, check.peak.host_bytes, HOST_MEMORY_TOLERANCE if is_judged else None),
-        )
-        for name, value, allowed in peaks:
+        for name, value, allowed in _peaks(check.peak, receipt.device):
             if value is not None:
                 yield Number(check.check, name, "bytes", value, Better.LOWER, allowed)
+
+
+def _peaks(peak: Peak, device: str) -> Iterator[tuple[str, int | None, float | None]]:
+    """Name, bytes and tolerance of each peak of memory."""
+    yield "allocated on the device", peak.allocated_bytes, MEMORY_TOLERANCE
+    yield "reserved on the device", peak.reserved_bytes, MEMORY_TOLERANCE
+    # With a GPU, host memory depends on the driver and its libraries.
+    is_judged = device == "cpu" and (peak.host_bytes or 0) >= _JUDGED_BYTES
+    yield HOST_PEAK, peak.host_bytes, HOST_MEMORY_TOLERANCE if is_judged else None
 
 
 def better(unit: str) -> Better:
     """Which direction of a number in `unit` is better."""
     if unit == "s":
         return Better.LOWER
-    return Better.HIGHER if unit.endswith("/s") else Better.NEITHER
+    if unit.endswith("/s"):
+        return Better.HIGHER
+    return Better.NEITHER
 
 
 def tolerance(recorded: Number, now: Number) -> float | None:
@@ -129,8 +138,12 @@ def devices(receipt: Receipt) -> str:
 
 def world_size(receipt: Receipt) -> int | None:
     """Processes of the distributed checks on all nodes; None if the suite chose, on the CPU."""
-    on_one = receipt.world_size or (len(receipt.machine.gpus) if receipt.device == "cuda" else None)
-    return on_one * receipt.nodes.count if on_one else None
+    on_one = receipt.world_size
+    if not on_one and receipt.device == "cuda":
+        on_one = len(receipt.machine.gpus)
+    if not on_one:
+        return None
+    return on_one * receipt.nodes.count
 
 
 def has_kind(receipt: Receipt) -> bool:
@@ -140,8 +153,13 @@ def has_kind(receipt: Receipt) -> bool:
 
 def kind(receipt: Receipt) -> str:
     """What numbers depend on: only receipts of the same kind have comparable numbers."""
-    names = {gpu.name for gpu in receipt.machine.gpus}
-    what = (", ".join(sorted(names)) or _NO_GPU) if receipt.device == "cuda" else devices(receipt)
-    nodes = receipt.nodes.count
-    size = world_size(receipt)
-    return f"{what}; world size {size or 'chosen by the suite'}; {nodes} {'node' if nodes == 1 else 'nodes'}"
+    what = devices(receipt)
+    if receipt.device == "cuda":
+        what = ", ".join(sorted(models(receipt))) or _NO_GPU
+    size = world_size(receipt) or "chosen by the suite"
+    return f"{what}; world size {size}; {counted(receipt.nodes.count, 'node')}"
+
+
+def models(receipt: Receipt) -> frozenset[str]:
+    """Names of the models of GPUs."""
+    return frozenset(gpu.name for gpu in receipt.machine.gpus)

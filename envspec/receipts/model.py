@@ -15,7 +15,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from envspec.conformance.receipt import FORMAT
 from envspec.conformance.request import Nodes
-from envspec.conformance.results import CheckOutcome, Gpu
+from envspec.conformance.results import CheckOutcome, Gpu, Status
 from envspec.errors import UsageError
 from envspec.spec.errors import dotted
 from envspec.verifier.regular import read_regular
@@ -193,7 +193,23 @@ class Receipt(Part):
     @property
     def subject(self) -> str:
         """The lock's name; without one, what was tested: `torch 2.9.1+cu128, no lock`."""
-        return self.lock.name if self.lock else f"torch {self.ran.get('torch', '(not imported)')}, no lock"
+        if self.lock:
+            return self.lock.name
+        return f"torch {self.ran.get('torch', '(not imported)')}, no lock"
+
+    def checks_of(self, *statuses: Status) -> list[CheckOutcome]:
+        """The checks that ended with one of the statuses."""
+        return [check for check in self.checks if check.status in statuses]
+
+    def names_of(self, *statuses: Status) -> list[str]:
+        """The names of `checks_of`."""
+        return [check.check for check in self.checks_of(*statuses)]
+
+    def worse_rows(self) -> list[BaselineRow]:
+        """Numbers that are worse than the baseline's."""
+        if self.baseline is None:
+            return []
+        return [row for row in self.baseline.rows if row.is_worse]
 
 
 RECEIPT_FILE: Final = "receipt.json"
@@ -238,7 +254,9 @@ def load(text: str, where: str) -> Receipt:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise BadReceipt(f"{where} is not JSON: {error}", hint=_WHAT) from error
-    found = data.get("format") if isinstance(data, dict) else None
+    found = None
+    if isinstance(data, dict):
+        found = data.get("format")
     if isinstance(found, int) and found > FORMAT:
         raise BadReceipt(
             f"{where} is a receipt of format {found}, this envspec reads up to {FORMAT}",
@@ -259,17 +277,19 @@ def load(text: str, where: str) -> Receipt:
 def json_schema() -> dict[str, Any]:
     """The receipt's JSON schema, draft 2020-12."""
     schema = Receipt.model_json_schema(mode="serialization")
+    del schema["title"]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "envspec: receipt.json",
-        **{key: value for key, value in schema.items() if key != "title"},
+        **schema,
     }
 
 
 def problems(error: ValidationError) -> list[str]:
     """`checks[3].status: ...`, one for each problem that pydantic found."""
     texts = {"missing": "is missing", "extra_forbidden": "is unknown", "unexpected_keyword_argument": "is unknown"}
-    return [
-        f"{dotted(found['loc']) or 'the document'}: {texts.get(found['type'], found['msg'])}"
-        for found in error.errors()
-    ]
+    rows = []
+    for found in error.errors():
+        where = dotted(found["loc"]) or "the document"
+        rows.append(f"{where}: {texts.get(found['type'], found['msg'])}")
+    return rows
