@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 from envspec.documents import list_of, table_of
 from envspec.facts import load_facts
+from envspec.facts.tables import MisnamedRow
 from envspec.models import Platform
 from envspec.names import normalised
 from envspec.origins import channel_url
@@ -56,6 +57,11 @@ def readable(read: Callable[[str], T], listed: Iterable[tuple[int, str]]) -> Ite
             yield at, read(text)
 
 
+def read_all(read: Callable[[str], T], data: Document, *path: str) -> list[T]:
+    """What the texts in the list at `path` are read as, without those that can't be read."""
+    return [value for _, value in readable(read, items(data, str, *path))]
+
+
 def twice_in(listed: list[tuple[int, str]], path: KeyPath, read: Callable[[str], str]) -> Iterator[Found]:
     """The values of a list that stand in it already, once they are read."""
     seen: dict[str, int] = {}
@@ -75,9 +81,14 @@ def _platforms(data: Document) -> frozenset[Platform]:
     listed = get(data, "env", "platforms")
     if listed is None:
         return frozenset({Platform.LINUX_64})
-    if not isinstance(listed, list) or not all(isinstance(name, str) and name in _PLATFORM_OF for name in listed):
+    if not isinstance(listed, list):
         return frozenset()
-    return frozenset(_PLATFORM_OF[name] for name in listed)
+    platforms = set[Platform]()
+    for name in listed:
+        if not isinstance(name, str) or name not in _PLATFORM_OF:
+            return frozenset()
+        platforms.add(_PLATFORM_OF[name])
+    return frozenset(platforms)
 
 
 def _tables(data: Document) -> Iterator[tuple[KeyPath, Document]]:
@@ -90,16 +101,16 @@ def _tables(data: Document) -> Iterator[tuple[KeyPath, Document]]:
 
 def _unlisted_platforms(data: Document) -> Iterator[Found]:
     platforms = _platforms(data)
-    for path in (
-        (section, "platform", name) for section in ("cuda", "conda") for name in table_of(data, section, "platform")
-    ):
-        name = path[-1]
-        if platforms and name in _PLATFORM_OF and _PLATFORM_OF[name] not in platforms:
-            yield (
-                path,
-                f"the spec is not for {name}: `env.platforms` does not list it",
-                f'add "{name}" to `env.platforms`, or remove this table',
-            )
+    if not platforms:
+        return
+    for section in ("cuda", "conda"):
+        for name in table_of(data, section, "platform"):
+            if name in _PLATFORM_OF and _PLATFORM_OF[name] not in platforms:
+                yield (
+                    (section, "platform", name),
+                    f"the spec is not for {name}: `env.platforms` does not list it",
+                    f'add "{name}" to `env.platforms`, or remove this table',
+                )
 
 
 def _conda_listed_twice(data: Document) -> Iterator[Found]:
@@ -113,13 +124,14 @@ def _conda_listed_twice(data: Document) -> Iterator[Found]:
 def _unlisted_channels(data: Document) -> Iterator[Found]:
     """A match spec that insists on a channel that nobody reads has no candidate."""
     listed = table_of(data, "conda").get("channels", ["conda-forge"])
-    read = list(readable(read_channel, items({"channels": listed}, str, "channels")))
-    if not isinstance(listed, list) or len(read) != len(listed):
+    if not isinstance(listed, list):
         return
-    known = {channel_url(channel) for _, channel in read}
+    known = {_url_of_channel(each) for each in listed}
+    if None in known:
+        return
     for name in table_of(data, "conda", "only"):
         # A key may hold credentials as well: none is shown.
-        if not any(channel_url(each) in known for _, each in readable(read_channel, [(0, name)])):
+        if _url_of_channel(name) not in known:
             yield ("conda", "only"), "a channel that `conda.channels` does not list", "write it as it is listed there"
     for path, own in _tables(data):
         for at, spec in readable(read_match_spec, items(own, str, "dependencies")):
@@ -130,6 +142,15 @@ def _unlisted_channels(data: Document) -> Iterator[Found]:
                     f"{quoted(spec)} is from a channel that `conda.channels` does not list",
                     f"add {quoted(channel)} to `conda.channels`, or write the package without its channel",
                 )
+
+
+def _url_of_channel(text: object) -> str | None:
+    """The URL of a channel, without credentials; None if it can't be read."""
+    if not isinstance(text, str):
+        return None
+    with suppress(BadValue):
+        return channel_url(read_channel(text))
+    return None
 
 
 def _python_of_conda(data: Document) -> Iterator[Found]:
@@ -156,9 +177,13 @@ def _python_of_conda(data: Document) -> Iterator[Found]:
 def _virtual_packages(data: Document) -> Iterator[Found]:
     platforms = _platforms(data)
     for path, own in _tables(data):
-        own_platforms = platforms if path == ("conda",) else frozenset({_PLATFORM_OF[str(path[-1])]})
+        own_platforms = platforms
+        if path != ("conda",):
+            own_platforms = frozenset({_PLATFORM_OF[str(path[-1])]})
         for name, value in table_of(own, "virtual_packages").items():
-            bad = _virtual_package(name, value, data, own_platforms) if isinstance(value, str) else None
+            if not isinstance(value, str):
+                continue
+            bad = _virtual_package(name, value, data, own_platforms)
             if bad is not None:
                 yield (*path, "virtual_packages", name), bad.found, bad.hint
 
@@ -188,13 +213,15 @@ def _virtual_package(name: str, value: str, data: Document, platforms: frozenset
 
 def check(data: Document, now: datetime) -> list[tuple[KeyPath, BadValue]]:
     """Problems between values. now: an aware time; `as_of` can't be later."""
-    found = [*_future(data, now), *(each for one in _CHECKS for each in one(data))]
+    found = list(_future(data, now))
+    for find in _CHECKS:
+        found += find(data)
     return [(path, BadValue(problem, hint)) for path, problem, hint in found]
 
 
 def _future(data: Document, now: datetime) -> Iterator[Found]:
-    own = (("env", "package_as_of", name) for name in table_of(data, "env", "package_as_of"))
-    for path in (("env", "as_of"), *own, ("system", "snapshot")):
+    of_packages = [("env", "package_as_of", name) for name in table_of(data, "env", "package_as_of")]
+    for path in (("env", "as_of"), *of_packages, ("system", "snapshot")):
         with suppress(ValueError, OverflowError):
             value = get(data, *path)
             time = read_as_of(value)
@@ -242,8 +269,7 @@ def _two_addresses(data: Document) -> Iterator[Found]:
 
 def _overridden_twice(data: Document) -> Iterator[Found]:
     seen: dict[tuple[str, str], int] = {}
-    listed = ((at, each.get("requirement")) for at, each in items(data, dict, "pip", "overrides"))
-    for at, override in readable(read_override, ((at, text) for at, text in listed if isinstance(text, str))):
+    for at, _, override in _overrides(data):
         first = seen.setdefault((override.name, str(override.marker or "")), at)
         if first != at:
             yield (
@@ -255,20 +281,25 @@ def _overridden_twice(data: Document) -> Iterator[Found]:
 
 def _removed(data: Document) -> Iterator[Found]:
     required = [requirement.name for _, requirement in _required(data)]
-    for at, each in items(data, dict, "pip", "overrides"):
-        path, text = ("pip", "overrides", at, "requirement"), each.get("requirement")
-        for _, override in readable(read_override, [(at, text)] if isinstance(text, str) else []):
-            if each.get("remove") is not True:
-                continue
-            if override.specifier:
-                yield (
-                    path,
-                    f"`{override}` has versions, but is removed",
-                    f'write "{override.name}", or remove `remove`',
-                )
-            if override.name in required:
-                text = f"`{override.name}` is removed, but the spec requires it"
-                yield path, text, "remove it from the dependencies, or remove this override"
+    for at, table, override in _overrides(data):
+        if table.get("remove") is not True:
+            continue
+        path = ("pip", "overrides", at, "requirement")
+        if override.specifier:
+            hint = f'write "{override.name}", or remove `remove`'
+            yield path, f"`{override}` has versions, but is removed", hint
+        if override.name in required:
+            problem = f"`{override.name}` is removed, but the spec requires it"
+            yield path, problem, "remove it from the dependencies, or remove this override"
+
+
+def _overrides(data: Document) -> Iterator[tuple[int, Document, Requirement]]:
+    """Position, table and requirement of each override that can be read."""
+    for at, table in items(data, dict, "pip", "overrides"):
+        text = table.get("requirement")
+        if isinstance(text, str):
+            with suppress(BadValue):
+                yield at, table, read_override(text)
 
 
 def _required(data: Document) -> Iterator[tuple[int, Requirement]]:
@@ -279,30 +310,34 @@ def _misnamed(data: Document) -> Iterator[Found]:
     """Names that are written for another package, unless the spec says where the package comes from."""
     required = list(_required(data))
     placed = {requirement.name for _, requirement in required if requirement.url is not None}
-    placed |= {name for _, name in readable(read_name, items(data, str, "pip", "build", "packages"))}
-    patterns = [
-        pattern
-        for _, index in items(data, dict, "pip", "index")
-        for _, pattern in readable(read_pattern, items(index, str, "packages"))
-    ]
-    misnamed = load_facts().misnamed
+    placed.update(read_all(read_name, data, "pip", "build", "packages"))
+    patterns: list[str] = []
+    for index in list_of(data, "pip", "index"):
+        patterns += read_all(read_pattern, index, "packages")
     for at, requirement in required:
-        row = misnamed.get(requirement.name)
-        if (
-            row is None
-            or row.sdists
-            or row.package in placed
-            or any(fnmatchcase(row.package, each) for each in patterns)
-        ):
+        row = load_facts().misnamed.get(requirement.name)
+        if row is None or row.sdists or row.package in placed:
             continue
-        if row.sdists or (row.placeholder and not requirement.specifier.contains(row.placeholder)):
+        if any(fnmatchcase(row.package, pattern) for pattern in patterns):
             continue
-        hint = row.hint
-        if row.instead:
-            marker = f"; {requirement.marker}" if requirement.marker else ""
-            rest = f"{requirement.specifier}{marker}" if row.same_versions else marker
-            hint = f"write {quoted(f'{row.instead}{rest}', 200)}"
-        yield ("pip", "dependencies", at), f"{quoted(requirement.name)}: {row.reason}", hint
+        if row.placeholder and not requirement.specifier.contains(row.placeholder):
+            continue
+        yield (
+            ("pip", "dependencies", at),
+            f"{quoted(requirement.name)}: {row.reason}",
+            _how_to_rename(requirement, row),
+        )
+
+
+def _how_to_rename(requirement: Requirement, row: MisnamedRow) -> str:
+    if not row.instead:
+        return row.hint
+    text = row.instead
+    if row.same_versions:
+        text += str(requirement.specifier)
+    if requirement.marker:
+        text += f"; {requirement.marker}"
+    return f"write {quoted(text, 200)}"
 
 
 def _index_names(data: Document) -> Iterator[Found]:
@@ -334,13 +369,14 @@ def _index_patterns(data: Document) -> Iterator[Found]:
     for at, table in items(data, dict, "pip", "index"):
         own = list(readable(read_pattern, items(table, str, "packages")))
         for position, pattern in own:
-            claimed = next(((other, known) for other, known in seen if _clash(pattern, known)), None)
-            if claimed:
-                yield (
-                    ("pip", "index", at, "packages", position),
-                    f"{quoted(pattern)} and {quoted(claimed[1])} of index [{claimed[0]}] match the same names",
-                    "make one of the patterns narrower: each name comes from one index",
-                )
+            for other_at, other in seen:
+                if _clash(pattern, other):
+                    yield (
+                        ("pip", "index", at, "packages", position),
+                        f"{quoted(pattern)} and {quoted(other)} of index [{other_at}] match the same names",
+                        "make one of the patterns narrower: each name comes from one index",
+                    )
+                    break
         seen += [(at, pattern) for _, pattern in own]
 
 
@@ -396,11 +432,17 @@ def _custom_base(data: Document) -> Iterator[Found]:
 
 def _installed_on_top(data: Document) -> Iterator[Found]:
     """What is there already has a Python and packages of its own: nothing else may bring them."""
-    keeps, listed = get(data, "image", "packages") == "keep", get(data, "pip", "on_top_of") is not None
-    path: KeyPath = ("image", "packages") if keeps else ("pip", "on_top_of")
-    if not (keeps or listed):
+    # Many branches: one for each key that may contradict it.
+    keeps = get(data, "image", "packages") == "keep"
+    is_listed = get(data, "pip", "on_top_of") is not None
+    if not keeps and not is_listed:
         return
-    if keeps and listed:
+    path: KeyPath = ("pip", "on_top_of")
+    sources = [None, "auto"]
+    if keeps:
+        path = ("image", "packages")
+        sources.append("base")
+    if keeps and is_listed:
         yield (
             ("pip", "on_top_of"),
             "states what is installed already, and so does `image.packages`",
@@ -409,15 +451,15 @@ def _installed_on_top(data: Document) -> Iterator[Found]:
     if isinstance(get(data, "conda"), Mapping):
         yield path, "is for wheels on top of what is there, but the spec has [conda]", "remove this key or [conda]"
     source = get(data, "env", "python_source")
-    if source not in (None, "auto", *(("base",) if keeps else ())):
+    if source not in sources:
         yield (
             ("env", "python_source"),
             f"`{source}`, but packages are installed on top of a Python that is there",
             f"remove this key, or {'.'.join(map(str, path))}",
         )
-    if listed and get(data, "image", "base") is not None:
+    if is_listed and get(data, "image", "base") is not None:
         yield path, "is no image's, but the spec has `image.base`", 'write [image] packages = "keep" instead'
-    if listed and len(_platforms(data)) > 1:
+    if is_listed and len(_platforms(data)) > 1:
         yield path, "lists one system's packages, but the spec is for several platforms", "leave one in env.platforms"
 
 
@@ -431,6 +473,10 @@ def _python_of_base(data: Document) -> Iterator[Found]:
             f"the base has Python {in_base}, but `env.python` is {requested}",
             "make the two agree",
         )
+
+
+def _source_of_base(data: Document) -> Iterator[Found]:
+    in_base = get(data, "image", "python")
     source = get(data, "env", "python_source")
     keeps = get(data, "image", "packages") == "keep"
     if source == "base" and in_base is None and not keeps and get(data, "conda") is None:
@@ -448,12 +494,13 @@ def _python_of_base(data: Document) -> Iterator[Found]:
 
 
 def _ports(data: Document) -> Iterator[Found]:
-    services = get(data, "services")
     seen: dict[int, str] = {}
     for name, default in (("jupyter", 8888), ("tensorboard", 6006), ("ssh", 2222)):
         service = get(data, "services", name)
-        port = service.get("port", default) if isinstance(service, Mapping) else None
-        if isinstance(services, Mapping) and isinstance(port, int) and seen.setdefault(port, name) != name:
+        if not isinstance(service, Mapping):
+            continue
+        port = service.get("port", default)
+        if isinstance(port, int) and seen.setdefault(port, name) != name:
             yield (
                 ("services", name, "port"),
                 f"port {port} is `{seen[port]}`'s already",
@@ -486,6 +533,7 @@ _CHECKS: Final[tuple[Callable[[Document], Iterator[Found]], ...]] = (
     _custom_base,
     _installed_on_top,
     _python_of_base,
+    _source_of_base,
     _ports,
     _unlisted_platforms,
     _conda_listed_twice,

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from envspec.documents import list_of, table_of
 from envspec.names import normalised
 
 KeyPath = tuple[str | int, ...]
@@ -38,8 +39,7 @@ _NAME: Final = re.compile(r"\s*(?:[^\s\[]*::)?([A-Za-z0-9_][A-Za-z0-9._-]*)(?![A
 
 def variant_names(document: Mapping[str, Any]) -> tuple[str, ...]:
     """The names of the spec's variants, in its order."""
-    found = document.get("variants")
-    return tuple(found) if isinstance(found, Mapping) else ()
+    return tuple(table_of(document, "variants"))
 
 
 def lock_name(document: Mapping[str, Any], variant: str) -> str:
@@ -66,64 +66,86 @@ def document_of(document: Mapping[str, Any], variant: str = BASE) -> dict[str, A
 
 
 class Merged:
-    """A variant's whole document, and where each value of it is written. unmatched: positions in `without`."""
+    """A variant's whole document, and where each value of it is written.
+
+    variant: its name, or BASE.
+    document: a whole spec, without variants.
+    unmatched: positions in `without` of names that are not in the spec's dependencies.
+    """
 
     def __init__(self, document: Mapping[str, Any], variant: str) -> None:
-        base = {key: value for key, value in document.items() if key != "variants"}
-        own = document["variants"][variant] if variant else {}
-        own = own if isinstance(own, Mapping) else {}
-        self.variant, self._own = variant, {key: value for key, value in own.items() if key != WITHOUT}
-        self._base = base
+        self.variant = variant
+        self._base = {key: value for key, value in document.items() if key != "variants"}
+        self._own: dict[str, Any] = {}
+        #: Items of merged lists: their paths in `document`, and where they are written.
         self._items: dict[KeyPath, KeyPath] = {}
-        names = own.get(WITHOUT, ())
-        names = [normalised(name) if isinstance(name, str) else "" for name in names if isinstance(names, list)]
-        self._without, self._found = frozenset(names), set[str]()
-        self.document: dict[str, Any] = self._merge((), base, self._own) if variant else base
-        self.unmatched = [at for at, name in enumerate(names) if name not in self._found]
+        names: list[str] = []
+        if variant:
+            self._own = dict(table_of(document["variants"][variant]))
+            names = [normalised(name) if isinstance(name, str) else "" for name in list_of(self._own, WITHOUT)]
+            self._own.pop(WITHOUT, None)
+        self._without = frozenset(names)
+        self._removed: set[str] = set()
+        self.document = self._base
+        if variant:
+            self.document = self._merge((), self._base, self._own)
+            self._add_suffix()
+        self.unmatched = [at for at, name in enumerate(names) if name not in self._removed]
+
+    def _add_suffix(self) -> None:
         env = self.document.get("env")
-        if variant and isinstance(env, Mapping) and isinstance(env.get("name"), str):
-            self.document["env"] = {**env, "name": env["name"] + _suffix(variant)}
+        if isinstance(env, Mapping) and isinstance(env.get("name"), str):
+            self.document["env"] = {**env, "name": env["name"] + _suffix(self.variant)}
 
     def origin(self, path: KeyPath) -> KeyPath:
         """Where the value at a path is written, in the whole spec."""
+        if not self.variant:
+            return path
         for length in range(len(path), 0, -1):
-            if path[:length] in self._items:
-                return self._items[path[:length]] + path[length:]
+            item = self._items.get(path[:length])
+            if item is not None:
+                return item + path[length:]
         value: Any = self._own
         for at, key in enumerate(path):
             if not isinstance(value, Mapping) or key not in value:
+                if self._is_in_base(path[:at]):
+                    return path
                 # A key that is missing in a table of the variant's alone.
-                return path if at == 0 or self._is_of_base(path[:at]) else ("variants", self.variant, *path)
+                break
             value = value[key]
-        return ("variants", self.variant, *path) if self.variant else path
+        return ("variants", self.variant, *path)
 
-    def _is_of_base(self, path: KeyPath) -> bool:
+    def _is_in_base(self, path: KeyPath) -> bool:
         value: Any = self._base
         for key in path:
-            value = value.get(key) if isinstance(value, Mapping) else None
+            if not isinstance(value, Mapping):
+                return False
+            value = value.get(key)
         return value is not None
 
     def _merge(self, path: KeyPath, base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key in dict.fromkeys((*base, *own)):
-            inner, value = (*path, key), own.get(key, base.get(key))
-            is_removed = key in own and own[key] is False and key in base and not isinstance(base[key], bool)
-            if is_removed and inner not in _FALSE_IS_A_VALUE:
+            if _is_removed(key, path, base, own):
                 continue
-            if isinstance(base.get(key), Mapping) and isinstance(value, Mapping):
-                value = self._merge(inner, base[key], own.get(key, {}))
-            elif _is_one_of(inner, _ADDED) and isinstance(base.get(key), list) and isinstance(value, list):
-                value = self._joined(inner, base[key], own.get(key, ()))
-            result[key] = value
+            inner = (*path, key)
+            old = base.get(key)
+            new = own.get(key, old)
+            if isinstance(old, Mapping) and isinstance(new, Mapping):
+                result[key] = self._merge(inner, old, own.get(key, {}))
+            elif isinstance(old, list) and isinstance(new, list) and _is_one_of(inner, _ADDED):
+                result[key] = self._join(inner, old, own.get(key, ()))
+            else:
+                result[key] = new
         return result
 
-    def _joined(self, path: KeyPath, base: Sequence[Any], own: Sequence[Any]) -> list[Any]:
+    def _join(self, path: KeyPath, base: Sequence[Any], own: Sequence[Any]) -> list[Any]:
         replaced = {_name_of(entry) for entry in own} - {None}
         result: list[Any] = []
         for at, entry in enumerate(base):
             name = _name_of(entry)
             if name in self._without and _is_one_of(path, _DEPENDENCIES):
-                self._found.add(name or "")
+                self._removed.add(name or "")
             elif name not in replaced:
                 self._items[path + (len(result),)] = path + (at,)  # noqa: RUF005
                 result.append(entry)
@@ -131,6 +153,13 @@ class Merged:
             self._items[path + (len(result),)] = ("variants", self.variant, *path, at)  # noqa: RUF005
             result.append(entry)
         return result
+
+
+def _is_removed(key: str, path: KeyPath, base: Mapping[str, Any], own: Mapping[str, Any]) -> bool:
+    """Whether a variant's `false` removes a key of the spec. path: of the table with the key."""
+    if own.get(key) is not False or key not in base:
+        return False
+    return not isinstance(base[key], bool) and (*path, key) not in _FALSE_IS_A_VALUE
 
 
 def _is_one_of(path: KeyPath, patterns: Sequence[tuple[str, ...]]) -> bool:
@@ -147,7 +176,9 @@ def _name_of(entry: object) -> str | None:
     """The package or index that an entry of a list is about."""
     if isinstance(entry, Mapping):
         entry = entry.get("name", entry.get("requirement"))
-    found = _NAME.match(entry) if isinstance(entry, str) else None
+    if not isinstance(entry, str):
+        return None
+    found = _NAME.match(entry)
     return normalised(found[1]) if found else None
 
 
