@@ -174,15 +174,18 @@ def read_match_spec(text: str) -> str:
     spec = text.strip()
     _refuse_other_forms(spec)
     head = _HEAD.fullmatch(spec)
-    for form, found, hint in _MISREAD:
-        if head and form.search(head["rest"]):
-            raise BadValue(f"{quoted(text)} {found}", hint)
-    rest = _REST.fullmatch(head["rest"]) if head else None
-    if head is None or rest is None or not re.match(r"$|[\s=<>!~\[]", head["rest"]):
+    if head is None:
         raise BadValue(f"{quoted(text)} is not a conda package", _FORMS)
-    prefix = f"{head['channel']}::" if head["channel"] is not None else ""
-    if prefix:
+    for form, found, hint in _MISREAD:
+        if form.search(head["rest"]):
+            raise BadValue(f"{quoted(text)} {found}", hint)
+    rest = _REST.fullmatch(head["rest"])
+    if rest is None or not re.match(r"$|[\s=<>!~\[]", head["rest"]):
+        raise BadValue(f"{quoted(text)} is not a conda package", _FORMS)
+    prefix = ""
+    if head["channel"] is not None:
         _check_prefix(spec, head["channel"])
+        prefix = f"{head['channel']}::"
     if head["name"].startswith("__"):
         raise BadValue(
             f"{quoted(text)} is a virtual package: it describes the machine",
@@ -269,7 +272,9 @@ def channel_of(spec: str) -> str | None:
 def read_conda_name(text: str) -> str:
     """The plain name of a conda package, in lower case; BadValue if it is none."""
     if not re.fullmatch(r"[a-z0-9_][a-z0-9_.-]*", text) or text.startswith("__") or len(text) > _LONGEST_MATCH_SPEC:
-        meant = quoted(text.lower()) if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", text) else '"msgpack-python"'
+        meant = '"msgpack-python"'
+        if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", text):
+            meant = quoted(text.lower())
         raise BadValue(
             f"{quoted(text)} is not the name of a conda package",
             f"lower-case letters, digits, `-`, `_` and `.`, without a version: {meant}",

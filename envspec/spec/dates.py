@@ -37,8 +37,11 @@ def read_time(value: object) -> datetime:
         ValueError: none of these, or a time without a time zone. OverflowError: outside the years 1 to 9999 in UTC.
     """
     if isinstance(value, str):
-        # Python 3.10 reads no Z.
-        value = datetime.fromisoformat(value.replace("Z", "+00:00") if len(value) > 10 else f"{value}T00:00:00+00:00")
+        text = f"{value}T00:00:00+00:00"
+        if len(value) > 10:
+            # Python 3.10 reads no Z.
+            text = value.replace("Z", "+00:00")
+        value = datetime.fromisoformat(text)
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise ValueError("no time zone")
@@ -50,10 +53,9 @@ def read_time(value: object) -> datetime:
 
 def read_as_of(value: object) -> datetime | Age:
     """As `read_time`, or an age."""
-    found = _AGE.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
-        return read_time(value)
-    return Age(found[0], timedelta(**{f"{found[2]}s": int(found[1])}))
+    if isinstance(value, str) and (found := _AGE.fullmatch(value)):
+        return Age(found[0], timedelta(**{f"{found[2]}s": int(found[1])}))
+    return read_time(value)
 
 
 def as_of_in(document: Mapping[str, Any]) -> datetime | Age | None:

@@ -40,28 +40,28 @@ def spec_in(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
     That in a pyproject.toml has the project's name, normalised, and the Python that is the only one `requires-python`
     allows, unless it has its own.
     """
-    table: Any = data
-    for key in root_of(path):
-        table = table.get(key) if isinstance(table, Mapping) else None
-    spec = dict(table) if isinstance(table, Mapping) else {}
+    root = root_of(path)
+    spec = dict(documents.table_of(data, *root))
     project, env = data.get("project"), spec.get("env", {})
-    if not (root_of(path) and spec and isinstance(project, Mapping) and isinstance(env, Mapping)):
+    if not root or not spec or not isinstance(project, Mapping) or not isinstance(env, Mapping):
         return spec
-    name = project.get("name")
-    defaults = {
-        "name": normalised(name) if isinstance(name, str) else None,
-        "python": _only_python(project.get("requires-python")),
-    }
-    return {**spec, "env": {**{key: value for key, value in defaults.items() if value is not None}, **env}}
+    defaults = {}
+    name, versions = project.get("name"), project.get("requires-python")
+    if isinstance(name, str):
+        defaults["name"] = normalised(name)
+    if isinstance(versions, str) and (python := _only_python(versions)):
+        defaults["python"] = python
+    return {**spec, "env": {**defaults, **env}}
 
 
-def _only_python(versions: object) -> str | None:
+def _only_python(versions: str) -> str | None:
     """The Python that `requires-python` names, if it is one series or one patch."""
-    text = re.sub(r"\s", "", versions) if isinstance(versions, str) else ""
-    found = _ONE_PYTHON.fullmatch(text)
-    if found and found["least"] and int(found["next"]) != int(found["least"][2:]) + 1:
+    found = _ONE_PYTHON.fullmatch(re.sub(r"\s", "", versions))
+    if found is None:
         return None
-    return found["patch"] or found["any"] or found["from"] or found["least"] if found else None
+    if found["least"] and int(found["next"]) != int(found["least"][2:]) + 1:
+        return None
+    return found["patch"] or found["any"] or found["from"] or found["least"]
 
 
 def project_of(spec: str) -> str:
@@ -72,7 +72,9 @@ def project_of(spec: str) -> str:
 
 def in_project(spec: str, path: str) -> str:
     """A path from a spec's folder on, from its project's on: begins with `/` or `..` if it is outside of that."""
-    return posixpath.normpath(posixpath.join(_SPECS if _is_in_specs(spec) else "", path))
+    if _is_in_specs(spec):
+        path = posixpath.join(_SPECS, path)
+    return posixpath.normpath(path)
 
 
 def _is_in_specs(spec: str) -> bool:

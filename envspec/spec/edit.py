@@ -32,7 +32,9 @@ class RequirementList(Enum):
         """The normalised name of what an item requires. Raises BadValue: it is no such item."""
         if self is RequirementList.CONDA:
             return normalised(name_of(read_match_spec(text)))
-        return (read_constraint if self is RequirementList.CONSTRAINTS else read_requirement)(text).name
+        if self is RequirementList.CONSTRAINTS:
+            return read_constraint(text).name
+        return read_requirement(text).name
 
 
 class Listed(NamedTuple):
@@ -82,15 +84,17 @@ def add(text: str, to: Listed, requirement: str) -> tuple[str, Edit]:
     name = to.kind.package(requirement)
     items = to.items(text)
     names = [to.kind.package(each) for each in items]
-    found = [at for at, each in enumerate(names) if each == name]
-    if len(found) > 1:
-        lines = ", ".join(f'"{items[at]}"' for at in found)
-        raise BadValue(f"{name} is in {to} {len(found)} times: {lines}", "change these lines in the spec")
-    if found:
-        edit = Edit(name, items[found[0]], requirement)
-        new = [*items[: found[0]], requirement, *items[found[0] + 1 :]]
-        return _edited(text, to, new, lambda array: array.__setitem__(found[0], requirement)), edit
-    at = bisect(names, name) if len(names) > 1 and names == sorted(names) else len(names)
+    if names.count(name) > 1:
+        lines = ", ".join(f'"{item}"' for item, each in zip(items, names, strict=True) if each == name)
+        raise BadValue(f"{name} is in {to} {names.count(name)} times: {lines}", "change these lines in the spec")
+    if name in names:
+        at = names.index(name)
+        new = [*items[:at], requirement, *items[at + 1 :]]
+        edited = _edited(text, to, new, lambda array: array.__setitem__(at, requirement))
+        return edited, Edit(name, items[at], requirement)
+    at = len(names)
+    if len(names) > 1 and names == sorted(names):
+        at = bisect(names, name)
     new = [*items[:at], requirement, *items[at:]]
     return _edited(text, to, new, lambda array: array.insert(at, requirement)), Edit(name, "", requirement)
 
@@ -122,15 +126,14 @@ def _edited(text: str, which: Listed, items: Sequence[str], change: Callable[[An
         table = table.setdefault(each, {})
     is_new = key not in table
     table[key] = list(items)
-    written = f"[{', '.join(tomlkit.string(each).as_string() for each in items)}]"
-
-    def in_place() -> str:
-        document: Any = tomlkit.parse(text)
-        change(documents.table_of(document, *tables)[key])
-        return tomlkit.dumps(document)
-
     try:
-        edited = set_value(text, which.path, written) if is_new else in_place()
+        if is_new:
+            written = ", ".join(tomlkit.string(each).as_string() for each in items)
+            edited = set_value(text, which.path, f"[{written}]")
+        else:
+            document: Any = tomlkit.parse(text)
+            change(documents.table_of(document, *tables)[key])
+            edited = tomlkit.dumps(document)
         if documents.parse_toml(edited) == expected:
             return edited
     except (ValueError, LookupError, TOMLKitError):

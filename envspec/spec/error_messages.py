@@ -64,15 +64,16 @@ def _unknown(path: KeyPath) -> BadValue:
     if renamed := RENAMED.get(".".join(map(str, path))):
         return BadValue("unknown key", f"write {renamed}")
     key = str(path[-1])
-    known = list(_keys(_section(path[:-1])))
     close = _close(path)
     if close:
         return BadValue("unknown key", f"did you mean `{close}`?")
     elsewhere = [home for home in _homes(SpecWithFacts, ()) if home[-1] == key.replace("-", "_").lower()]
     if elsewhere:
         return BadValue("unknown key", f"did you mean `{dotted(elsewhere[0])}`?")
-    names = ", ".join(f"`{name}`" for name in known)
-    return BadValue("unknown key", f"known keys: {names}" if len(path) > 1 else f"the sections are {names}")
+    names = ", ".join(f"`{name}`" for name in _keys(_section(path[:-1])))
+    if len(path) == 1:
+        return BadValue("unknown key", f"the sections are {names}")
+    return BadValue("unknown key", f"known keys: {names}")
 
 
 def _missing(path: KeyPath) -> BadValue:
@@ -84,6 +85,7 @@ def _missing(path: KeyPath) -> BadValue:
 
 
 def _wrong_type(found: dict[str, Any], path: KeyPath, written: str | None) -> BadValue:
+    # Many branches: one for each mistake that has a hint of its own.
     expected = _EXPECTED[found["type"]]
     value = found["input"]
     if isinstance(value, str) and path[:2] == ("conda", "channels"):
@@ -104,29 +106,33 @@ def _how_to_write(kind: str, path: KeyPath) -> str:
     """How a table, a list or a number is written at `path`."""
     if isinstance(path[-1], int) and kind == "string_type":
         path = path[:-1]
-    field = _keys(_section(path[:-1])).get(str(path[-1]))
-    examples = [each for each in (field.examples if field else None) or () if not isinstance(each, bool)]
-    example = _written(examples[0]) if examples else None
     if kind == "model_type" and isinstance(path[-1], int):
-        listed = _keys(_section(path[:-2])).get(str(path[-2]))
-        one = _written(listed.examples[0][0]) if listed and listed.examples else ""
-        return f"write {one}" if one else f"write each as a table of its own: [[{dotted(path[:-1])}]]"
+        listed = _field_at(path[:-1])
+        if listed and listed.examples:
+            return f"write {_written(listed.examples[0][0])}"
+        return f"write each as a table of its own: [[{dotted(path[:-1])}]]"
+    field = _field_at(path)
     if kind == "tuple_type" and field and _model_in(field.annotation):
         return f"write each as a table of its own: [[{dotted(path)}]]"
-    if example and isinstance(path[-1], str):
-        return f"write `{path[-1]} = {example}`"
+    if field and isinstance(path[-1], str):
+        for example in field.examples or ():
+            if not isinstance(example, bool):
+                return f"write `{path[-1]} = {_written(example)}`"
     if kind in ("int_type", "bool_type"):
         return f"write {_EXPECTED[kind]} without quotes"
     return f"write [{dotted(path)}] on a line of its own, and its keys below"
 
 
 def _described(value: object, written: str | None) -> str:
-    number = written if written and len(written) <= 40 else str(value)[:40]
+    if isinstance(value, str):
+        return f"the string {quoted(value)}"
+    number = str(value)[:40]
+    if written and len(written) <= 40:
+        number = written
     found_text = {
         bool: f"the boolean {str(value).lower()}",
         int: f"the number {number}",
         float: f"the number {number}",
-        str: f"the string {quoted(value)}" if isinstance(value, str) else "",
         datetime: f"the time {number}",
         date: f"the date {number}",
         time: f"the time {number}",
@@ -161,6 +167,10 @@ def _written(example: object) -> str:
 def _keys(section: type[BaseModel]) -> dict[str, FieldInfo]:
     """The keys of a section, as they are written."""
     return {field.alias or name: field for name, field in section.model_fields.items()}
+
+
+def _field_at(path: KeyPath) -> FieldInfo | None:
+    return _keys(_section(path[:-1])).get(str(path[-1]))
 
 
 def _section(path: KeyPath) -> type[BaseModel]:

@@ -16,8 +16,9 @@ from envspec.errors import EnvspecError
 def quoted(text: str, limit: int = 80) -> str:
     """`text` in quotes, on one line, cut to `limit`, without credentials and characters that steer a terminal."""
     text = credentials.shown(text)
-    cut = text if len(text) <= limit else text[: limit - 1] + "\u2026"
-    escaped = cut.replace("\\", "\\\\").replace('"', '\\"')
+    if len(text) > limit:
+        text = text[: limit - 1] + "\u2026"
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{"".join(map(_visible, escaped))}"'
 
 
@@ -146,8 +147,10 @@ def dotted(path: KeyPath) -> str:
     for part in path:
         if isinstance(part, int):
             text += f"[{part}]"
+        elif text:
+            text += f".{_key(part)}"
         else:
-            text += f".{_key(part)}" if text else _key(part)
+            text = _key(part)
     return text
 
 

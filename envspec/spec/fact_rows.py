@@ -183,10 +183,14 @@ def _annotation(key: str, hint: Any) -> Any:
     form = _FORMS.get(key)
     if get_origin(hint) is tuple:
         item = get_args(hint)[0]
-        return f.ListOf[Annotated[item, form] if form else item]  # type: ignore[misc]
+        if form:
+            item = Annotated[item, form]
+        return f.ListOf[item]  # type: ignore[valid-type]
     if form is None:
         return hint
-    return Annotated[str, form] if hint is str else Annotated[str, form] | None
+    if hint is str:
+        return Annotated[str, form]
+    return Annotated[str, form] | None
 
 
 def _field(field: dataclasses.Field[Any], kind: type[FactRow]) -> Any:
@@ -255,7 +259,7 @@ def json_schema() -> dict[str, Any]:
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "envspec: spec.toml",
-        **{key: value for key, value in schema.items() if key != "title"},
+        **schema,
         "definitions": definitions,
     }
 
@@ -269,12 +273,10 @@ def _add_variants(sections: dict[str, Any], definitions: dict[str, Any]) -> None
         "description": "The keys of the environment that differ.",
     }
     descriptions = {field.alias or name: field.description for name, field in SpecWithFacts.model_fields.items()}
-    parts = {
-        key: {"description": descriptions[key], **_or_false(_varied(value, definitions))}
-        for key, value in sections.items()
-        if key not in ("env", "facts", "variants")
-    }
-    names = {"type": "array", "items": {"type": "string"}}
+    parts = {}
+    for key, value in sections.items():
+        if key not in ("env", "facts", "variants"):
+            parts[key] = {"description": descriptions[key], **_or_false(_varied(value, definitions))}
     definitions["Variant"] = {
         "type": "object",
         "description": "What differs from the spec itself.",
@@ -283,7 +285,8 @@ def _add_variants(sections: dict[str, Any], definitions: dict[str, Any]) -> None
             "env": {"$ref": "#/definitions/VariantEnv"},
             **parts,
             WITHOUT: {
-                **names,
+                "type": "array",
+                "items": {"type": "string"},
                 "description": "Dependencies of the spec to remove, by name (PyPI's and conda's).",
                 "examples": [["flash-attn"]],
             },
@@ -324,8 +327,12 @@ def _or_false(node: dict[str, Any]) -> dict[str, Any]:
     """A schema that also accepts `false`. What editors show of a key stays beside it."""
     if node.get("type") == "boolean" or {"const": False} in node.get("anyOf", ()):
         return node
-    shown: dict[str, Any] = {key: node[key] for key in ("description", "examples", "default") if key in node}
-    return {**shown, "anyOf": [{key: value for key, value in node.items() if key not in shown}, {"const": False}]}
+    shown: dict[str, Any] = {}
+    inner = dict(node)
+    for key in ("description", "examples", "default"):
+        if key in inner:
+            shown[key] = inner.pop(key)
+    return {**shown, "anyOf": [inner, {"const": False}]}
 
 
 def _plain(node: Any) -> Any:

@@ -46,8 +46,8 @@ def whole_document(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
         ValueError: such a line can't be read.
     """
     spec = spec_in(data, path)
-    variants = spec.get("variants")
-    tables = (spec, *(variants.values() if isinstance(variants, Mapping) else ()))
+    variants = documents.table_of(spec, "variants")
+    tables = (spec, *variants.values())
     if any(isinstance(each, Mapping) and DEPENDENCIES_FROM in each for each in tables):
         # Imported here: `lock --check` has a small budget.
         from envspec.spec.pyproject import read_whole
@@ -58,14 +58,13 @@ def whole_document(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
         spec = found.document
     if any(_names_list(table) for table in tables):
         spec = _with_list(spec, path.parent)
-        if isinstance(variants, Mapping):
+        if variants:
             spec["variants"] = {name: _with_list(own, path.parent) for name, own in spec["variants"].items()}
     return spec
 
 
 def _names_list(table: object) -> bool:
-    pip = table.get("pip") if isinstance(table, Mapping) else None
-    return isinstance(pip, Mapping) and "on_top_of" in pip
+    return "on_top_of" in documents.table_of(table, "pip")
 
 
 def _with_list(table: Any, folder: Path) -> Any:
@@ -89,9 +88,10 @@ def input_sha256(data: Mapping[str, Any], variant: str = BASE) -> str:
     conda's channels do not matter; `[registry.mirrors]` and whether builds are confined do not belong. Every other
     value does, and so does its type.
     """
-    own = {"variants": {variant: data["variants"][variant]}} if variant else {}
-    data = {**{key: value for key, value in data.items() if key != "variants"}, **own}
-    canonical = json.dumps(_canonical(_identity(data)), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    own = {key: value for key, value in data.items() if key != "variants"}
+    if variant:
+        own["variants"] = {variant: data["variants"][variant]}
+    canonical = json.dumps(_canonical(_identity(own)), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
 
@@ -102,8 +102,11 @@ def _identity(data: Mapping[str, Any]) -> dict[str, Any]:
     result = _without(result, ("pip", "build", "sandbox"))
     conda = result.get("conda")
     if isinstance(conda, Mapping) and isinstance(conda.get("channels"), (list, tuple)):
-        channels = (channel_without_credentials(each) if isinstance(each, str) else each for each in conda["channels"])
-        result["conda"] = {**conda, "channels": list(channels)}
+        channels = list(conda["channels"])
+        for at, channel in enumerate(channels):
+            if isinstance(channel, str):
+                channels[at] = channel_without_credentials(channel)
+        result["conda"] = {**conda, "channels": channels}
     return result
 
 
@@ -170,12 +173,14 @@ def find_spec(argument: str, cwd: Path) -> Path:
 
 def specs_in(cwd: Path) -> list[Path]:
     """The specs of a project: those under `specs/` and in its folder."""
-    return [path for folder in (cwd / _FOLDER, cwd) for path in sorted(folder.glob("*.toml")) if _is_spec(path)]
+    files = sorted((cwd / _FOLDER).glob("*.toml")) + sorted(cwd.glob("*.toml"))
+    return [path for path in files if _is_spec(path)]
 
 
 def _is_spec(path: Path) -> bool:
     try:
-        return bool(read_spec(path)) if path.name == PYPROJECT else "env" in read_spec(path)
+        spec = read_spec(path)
+        return "env" in spec or (path.name == PYPROJECT and bool(spec))
     except (OSError, ValueError):
         # What is wrong with it is reported when it is read as a spec.
         return path.parent.name == _FOLDER
@@ -233,14 +238,20 @@ def _is_lock(path: Path, cwd: Path) -> UsageError:
     """path: a file of a lock, or its folder."""
     from contextlib import suppress
 
-    folder = path if path.is_dir() else path.parent
+    folder, what = path, "a lock"
+    if not path.is_dir():
+        folder = path.parent
+        if path.name != _LOCK:
+            what = "a file of a lock"
     name = ""
     with suppress(OSError, ValueError, KeyError):
         name = documents.parse_toml(read_regular(folder / _LOCK).decode("utf-8"))["name"]
-    spec = f"lock its spec: `envspec lock {name}`" if (cwd / _FOLDER / f"{name}.toml").is_file() else "name its spec"
+    instead = "name its spec"
+    if (cwd / _FOLDER / f"{name}.toml").is_file():
+        instead = f"lock its spec: `envspec lock {name}`"
     return UsageError(
-        f"{path} is {'a lock' if path.name == _LOCK or path.is_dir() else 'a file of a lock'}, not a spec",
-        hint=f"{spec}; locks are for `envspec install {folder} --prefix DIR`, `image build`, `explain` and others",
+        f"{path} is {what}, not a spec",
+        hint=f"{instead}; locks are for `envspec install {folder} --prefix DIR`, `image build`, `explain` and others",
     )
 
 
@@ -253,17 +264,17 @@ def _no_spec(argument: str, path: Path, cwd: Path, *, is_path: bool) -> UsageErr
     if not is_path and "\0" not in argument and (cwd / argument).is_file():
         _refuse_other(cwd / argument, cwd)
     if is_path and "\0" not in argument and path.is_dir():
-        specs = _specs_in(path)
-        hint = f"name a file, such as {Path(argument) / specs[0]}.toml" if specs else "name a `.toml` file"
+        hint = "name a `.toml` file"
+        if specs := _specs_in(path):
+            hint = f"name a file, such as {Path(argument) / specs[0]}.toml"
         return UsageError(f"{quoted(argument)} is a folder, not a spec", hint=hint)
     names = _specs_in(path.parent)
-    close = nearest(path.stem if is_path else argument, names)
     if is_path:
         hint = "check the path; a name without `.toml` is looked up under specs/"
-        if close:
+        if close := nearest(path.stem, names):
             hint = f"did you mean {Path(argument).parent / close}.toml?"
         return UsageError(f"there is no file {quoted(argument)}", hint=hint)
-    if close:
+    if close := nearest(argument, names):
         hint = f"did you mean `{close}`?"
     elif names:
         hint = f"there are: {', '.join(names)}"

@@ -14,6 +14,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from envspec import documents
+from envspec.documents import table_of
 from envspec.spec.consistency import check
 from envspec.spec.document import root_of
 from envspec.spec.errors import BadValue, KeyPath, Problem, SpecError, dotted, quoted
@@ -157,8 +158,8 @@ class _Places:
         if place.file:
             where = os.path.normpath(Path(where).parent / place.file)
             positions = positions_of(read_text(self.folder / place.file, where))
-        key = dotted(place.path if place.file else (*root, *place.path))
-        return Problem(where, positions.line(place.path), key, found, hint)
+            root = ()
+        return Problem(where, positions.line(place.path), dotted((*root, *place.path)), found, hint)
 
 
 #: The tables of a spec, and the header of one in a text.
@@ -178,7 +179,8 @@ def spec_error(
 
     text: the spec's, if it is not that of its file.
     """
-    text = read_text(path) if text is None else text
+    if text is None:
+        text = read_text(path)
     data, positions = _document(text, str(path))
     whole = read_whole(data, path)
     merged = Merged(whole.document, variant)
@@ -230,9 +232,11 @@ def _document(text: str, where: str) -> tuple[dict[str, Any], Positions]:
 
 
 def _check_lengths(data: dict[str, Any], where: str) -> None:
-    tables = [data, *(each for each in data.values() if isinstance(each, dict))]
-    lengths = (len(value) for table in tables for value in table.values() if isinstance(value, list))
-    if (longest := max(lengths, default=0)) > _MOST_ENTRIES:
+    values = list(data.values())
+    for each in data.values():
+        values += table_of(each).values()
+    longest = max((len(value) for value in values if isinstance(value, list)), default=0)
+    if longest > _MOST_ENTRIES:
         raise _whole(where, f"a list has {longest} entries", f"at most {_MOST_ENTRIES} are read: split the spec")
 
 
@@ -255,15 +259,18 @@ _SYNTAX: Final = (
 def _syntax(error: ValueError, text: str, where: str) -> Problem:
     message = str(error)
     position = re.search(r"\(at (?:line (\d+), column (\d+)|end of document)\)$", message)
-    found, hint = next(
-        ((found, hint) for words, found, hint in _SYNTAX if words in message),
-        ("not valid TOML", "write `key = value` or `[table]` on a line of its own"),
-    )
     if not position:
         return Problem(where, None, "", "not valid TOML", "a number in it may be far too long")
-    end = text.rstrip()
-    line = int(position[1]) if position[1] else end.count("\n") + 1
-    column = int(position[2]) if position[2] else len(end) - end.rfind("\n")
+    found, hint = "not valid TOML", "write `key = value` or `[table]` on a line of its own"
+    for words, problem, advice in _SYNTAX:
+        if words in message:
+            found, hint = problem, advice
+            break
+    if position[1]:
+        line, column = int(position[1]), int(position[2])
+    else:
+        end = text.rstrip()
+        line, column = end.count("\n") + 1, len(end) - end.rfind("\n")
     return Problem(where, line, "", f"column {column}: {found}", hint)
 
 

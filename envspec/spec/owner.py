@@ -31,7 +31,9 @@ def path_from_lock(spec: Path, directory: Path) -> str:
     except ValueError:
         # Two drives.
         return ""
-    return "" if Path(common).parent == Path(common) else Path(os.path.relpath(one, other)).as_posix()
+    if Path(common).parent == Path(common):
+        return ""
+    return Path(os.path.relpath(one, other)).as_posix()
 
 
 def find_spec_of(locked: str, directory: Path) -> Path | None:
@@ -75,10 +77,14 @@ def _project_around(folder: str) -> str:
     """The project that a lock's folder belongs to: the git repository around it, else the folder that contains
     `locks`, else the folder above.
     """
-    above = [folder, *map(str, Path(folder).parents)]
-    repositories = [each for each in above if os.path.lexists(os.path.join(each, ".git"))]  # noqa: PTH118
-    around_locks = [str(Path(each).parent) for each in above if Path(each).name == LOCKS]
-    return next(iter((*repositories, *around_locks, str(Path(folder).parent))))
+    above = [Path(folder), *Path(folder).parents]
+    for each in above:
+        if os.path.lexists(each / ".git"):
+            return str(each)
+    for each in above:
+        if each.name == LOCKS:
+            return str(each.parent)
+    return str(Path(folder).parent)
 
 
 def _is_inside(path: str, root: str) -> bool:

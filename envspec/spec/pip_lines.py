@@ -77,7 +77,9 @@ def option_error(text: str) -> BadValue:
 def option_of(text: str) -> tuple[str, str]:
     """The long name of an option of pip, without its dashes, and its value; both empty if it is none."""
     match = _OPTION.fullmatch(text)
-    return (match[1] or _SHORT.get(match[2], match[2]), match[3].strip().strip("\"'")) if match else ("", "")
+    if match is None:
+        return "", ""
+    return match[1] or _SHORT.get(match[2], match[2]), match[3].strip().strip("\"'")
 
 
 #: What replaces other options.
@@ -97,12 +99,17 @@ def _index(option: str, url: str) -> str:
     if "://" not in url:
         return f'remove it, and name each wheel by its path: "NAME @ {url.rstrip("/")}/NAME-1.0-py3-none-any.whl"'
     row = next((row for row in load_facts().links if url.startswith(row.url)), None)
-    is_links = option == "find-links"
-    lines = index_lines(url, row.packages if row else ["NAME"], ['format = "links"'] if is_links else [])
-    lines[-1] += "" if row else "  # the names that come from there"
-    default = (
-        f"set ENVSPEC_DEFAULT_INDEX={url} if it replaces the default index, else " if option == "index-url" else ""
-    )
+    others = []
+    if option == "find-links":
+        others.append('format = "links"')
+    if row:
+        lines = index_lines(url, row.packages, others)
+    else:
+        lines = index_lines(url, ["NAME"], others)
+        lines[-1] += "  # the names that come from there"
+    default = ""
+    if option == "index-url":
+        default = f"set ENVSPEC_DEFAULT_INDEX={url} if it replaces the default index, else "
     return _pasted(f"remove it; {default}add to the end of the spec", lines)
 
 
@@ -127,9 +134,10 @@ def _pytorch(path: str) -> str:
 def index_name(url: str) -> str:
     """A name for an index: `pyg` of https://data.pyg.org."""
     host = (urlsplit(url).hostname or "index").split(".")
-    name = re.sub(r"[^a-z0-9]+", "-", host[-2] if len(host) > 1 else host[0]).strip("-")
-    is_reserved = name in ("default", "url") or name.startswith(PYTORCH)
-    return "links" if is_reserved or not name else name
+    name = re.sub(r"[^a-z0-9]+", "-", host[-2:][0]).strip("-")
+    if name in ("", "default", "url") or name.startswith(PYTORCH):
+        return "links"
+    return name
 
 
 def named(address: str, folder: Path | None = None) -> str:
@@ -142,12 +150,16 @@ def with_name(address: str, folder: Path | None = None) -> str:
     bare, _, fragment = address.partition("#")
     if "://" not in bare:
         path, extras = re.fullmatch(r"(.*?)(\[[^\]]*\])?", bare, re.DOTALL).groups()  # type: ignore[union-attr]
-        is_folder = folder is not None and (folder / path).is_dir()
-        name = (project_name(folder / path) if folder and is_folder else None) or _name_in(path)
+        name = _name_in(path)
+        if folder and (folder / path).is_dir():
+            name = project_name(folder / path) or name
         return f"{name}{extras or ''} @ {path}"
     egg = re.match(rf"{NAME}(?:\[[^\]]*\])?", parse_qs(fragment).get("egg", [""])[0])
-    kept = "&".join(part for part in fragment.split("&") if part and not part.startswith("egg="))
-    return f"{egg[0] if egg else _name_in(bare)} @ {bare}{f'#{kept}' if kept else ''}"
+    name = egg[0] if egg else _name_in(bare)
+    kept = [part for part in fragment.split("&") if part and not part.startswith("egg=")]
+    if kept:
+        bare += f"#{'&'.join(kept)}"
+    return f"{name} @ {bare}"
 
 
 def project_name(folder: Path) -> str | None:
@@ -167,10 +179,8 @@ def _pyproject_name(folder: Path) -> object:
     except (OSError, ValueError):
         return None
     for keys in (("project",), ("tool", "poetry")):
-        table: object = document
-        for key in keys:
-            table = table.get(key) if isinstance(table, dict) else None
-        if isinstance(table, dict) and "name" in table:
+        table = documents.table_of(document, *keys)
+        if "name" in table:
             return table["name"]
     return None
 
@@ -212,10 +222,12 @@ def _name_in(address: str) -> str:
 def corrected(text: str, is_readable: Callable[[str], bool]) -> str | None:
     """The list item that a line with common slips was meant to be; None if it is not readable without them either."""
     meant = without_slips(text, is_readable)
-    comment = re.search(r"(?:^|\s)(#.*)$", text)
     if meant is None:
         return None
-    return f"{_item(meant)},  {without_credentials(blanked(comment[1]))}" if comment else _item(meant)
+    comment = re.search(r"(?:^|\s)(#.*)$", text)
+    if comment is None:
+        return _item(meant)
+    return f"{_item(meant)},  {without_credentials(blanked(comment[1]))}"
 
 
 def without_slips(text: str, is_readable: Callable[[str], bool]) -> str | None:
@@ -225,7 +237,9 @@ def without_slips(text: str, is_readable: Callable[[str], bool]) -> str | None:
     meant = text
     for pattern, instead in _SLIPS:
         meant = re.sub(pattern, instead, meant).strip()
-    return meant if meant and meant != text and is_readable(meant) else None
+    if not meant or meant == text or not is_readable(meant):
+        return None
+    return meant
 
 
 def _item(text: str) -> str:

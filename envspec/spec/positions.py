@@ -221,7 +221,9 @@ def set_package_as_of(text: str, times: Mapping[str, datetime], root: tuple[str,
 
 
 def _written(value: datetime | Age) -> str:
-    return f'"{value}"' if isinstance(value, Age) else value.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+    if isinstance(value, Age):
+        return f'"{value}"'
+    return value.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
 
 
 def set_value(text: str, path: tuple[str, ...], value: str) -> str:
@@ -241,14 +243,15 @@ def set_value(text: str, path: tuple[str, ...], value: str) -> str:
             return f"{text[: header.start]}{{ {pair} }}{text[header.end :]}"
         newline = "\r\n" if text.startswith("\r\n", header.end) else "\n"
         return f"{text[: header.end]}{newline}{pair}{text[header.end :]}"
-    places = (positions.by_path[table + (key,)] for key in values)  # noqa: RUF005
-    # Behind the line of a table of its own a key would be in that table.
-    own = [place for place in places if text[text.rfind("\n", 0, place.start) + 1 : place.start].strip()]
-    if own:
-        return _added(positions, table, max(own, key=lambda position: position.end), pair)
+    places = [positions.by_path[table + (key,)] for key in values]  # noqa: RUF005
+    for place in sorted(places, key=lambda place: place.end, reverse=True):
+        # Behind the line of a table of its own a key would be in that table.
+        if text[text.rfind("\n", 0, place.start) + 1 : place.start].strip():
+            return _added(positions, table, place, pair)
     newline = "\r\n" if "\r\n" in text else "\n"
-    end = "" if text.endswith("\n") else newline
-    return f"{text}{end}{newline}[{'.'.join(table)}]{newline}{pair}{newline}"
+    if not text.endswith("\n"):
+        text += newline
+    return f"{text}{newline}[{'.'.join(table)}]{newline}{pair}{newline}"
 
 
 def _added(positions: Positions, table: tuple[str, ...], last: Position, pair: str) -> str:

@@ -25,8 +25,8 @@ from envspec.spec.requirements import local_address
 
 _GROUPS: Final = "dependency-groups"
 _INCLUDE: Final = "include-group"
-_PROJECT: Final[KeyPath] = ("project", "dependencies")
-_EXTRAS: Final[KeyPath] = ("project", "optional-dependencies")
+_PROJECT: Final = ("project", "dependencies")
+_EXTRAS: Final = ("project", "optional-dependencies")
 #: Groups within each other: far beyond any real project.
 _DEEPEST: Final = 50
 _NAME: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^\]]*)\])?\s*(@?)")
@@ -56,34 +56,18 @@ def read_whole(data: Mapping[str, Any], path: Path) -> WholeSpec:
     """Read what a spec and its variants take from pyproject.toml. data: the spec's file, parsed. path: of that file."""
     reader = _Reader(path.parent)
     document = spec_in(data, path)
-    lines: dict[KeyPath, Place] = {}
     if root := root_of(path):
         reader.files[PYPROJECT] = data
         _check_root(data, document, root, reader)
         own = table_of(data, *root, "env")
-        defaults = {"name": "name", "python": "requires-python"}
-        lines = {("env", key): Place(PYPROJECT, ("project", of)) for key, of in defaults.items() if key not in own}
-    shared = table_of(document, "pip")
-
-    def extended(table: Mapping[str, Any], path: KeyPath) -> Any:
-        pip, sources = table.get("pip", {}), table.get(DEPENDENCIES_FROM)
-        own = pip.get("dependencies", []) if isinstance(pip, Mapping) else None
-        if not (isinstance(own, list) and isinstance(sources, list)):
-            return table
-        found = list(reader.lines_of(sources, (*path, DEPENDENCIES_FROM)))
-        dependencies = [*own, *(text for text, _ in found)]
-        reader.check_sources(found, [shared, {**pip, "dependencies": dependencies}])
-        lines.update({(*path, "pip", "dependencies", at): place for at, (_, place) in enumerate(found, len(own))})
-        return {**table, "pip": {**pip, "dependencies": dependencies}}
-
-    result = extended(document, ())
-    shared = table_of(result, "pip")
-    if isinstance(document.get("variants"), Mapping):
-        result["variants"] = {
-            name: extended(own, ("variants", name)) if isinstance(own, Mapping) else own
-            for name, own in document["variants"].items()
-        }
-    return WholeSpec(result, lines, reader.problems)
+        for key, source in (("name", "name"), ("python", "requires-python")):
+            if key not in own:
+                reader.lines["env", key] = Place(PYPROJECT, ("project", source))
+    result = reader.extend(document, (), table_of(document, "pip"))
+    variants, shared = document.get("variants"), table_of(result, "pip")
+    if isinstance(variants, Mapping):
+        result["variants"] = {name: reader.extend(own, ("variants", name), shared) for name, own in variants.items()}
+    return WholeSpec(result, reader.lines, reader.problems)
 
 
 def _check_root(data: Mapping[str, Any], document: Mapping[str, Any], root: tuple[str, ...], reader: _Reader) -> None:
@@ -100,12 +84,38 @@ def _check_root(data: Mapping[str, Any], document: Mapping[str, Any], root: tupl
 
 
 class _Reader:
-    """files: that were read, parsed, by their paths from the folder on."""
+    """Reads the files in a spec's folder, and in others that it names.
+
+    files: those that were read, parsed, by their paths from the folder on.
+    lines, problems: as in WholeSpec.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.problems: list[tuple[Place, BadValue]] = []
+        self.lines: dict[KeyPath, Place] = {}
         self.files: dict[str, Mapping[str, Any]] = {}
         self._folder = folder
+
+    def extend(self, table: Any, path: KeyPath, shared: Mapping[str, Any]) -> Any:
+        """A spec or a variant with the lines of its `dependencies_from`; as it is if it can't have any.
+
+        path: of the table in the spec.
+        shared: [pip] of the spec itself, whose addresses and indexes count as well.
+        """
+        sources = table_of(table).get(DEPENDENCIES_FROM)
+        pip = table_of(table).get("pip", {})
+        if not isinstance(sources, list) or not isinstance(pip, Mapping):
+            return table
+        own = pip.get("dependencies", [])
+        if not isinstance(own, list):
+            return table
+        found = list(self.lines_of(sources, (*path, DEPENDENCIES_FROM)))
+        dependencies = (*path, "pip", "dependencies")
+        for at, (_, place) in enumerate(found, len(own)):
+            self.lines[dependencies + (at,)] = place  # noqa: RUF005
+        pip = {**pip, "dependencies": own + [text for text, _ in found]}
+        self.check_sources(found, [shared, pip])
+        return {**table, "pip": pip}
 
     def lines_of(self, sources: list[Any], path: KeyPath) -> Iterator[tuple[str, Place]]:
         """The lines of `dependencies_from`, those of each group and of each extra once."""
@@ -136,24 +146,22 @@ class _Reader:
                 content = documents.spec_bytes(self._folder / file)
                 self.files[file] = documents.parse_toml(content.decode("utf-8"))
             except FileNotFoundError:
-                above = f"../{PYPROJECT}"
-                is_above = file == PYPROJECT and (self._folder / above).is_file()
-                hint = f"write {quoted(f'{above}:{text}')}" if is_above else "correct its path"
+                hint = "correct its path"
+                if file == PYPROJECT and (self._folder / f"../{file}").is_file():
+                    hint = f"write {quoted(f'../{file}:{text}')}"
                 return self.refuse(place, f"there is no {quoted(file)} in the spec's folder", hint)
             except (OSError, ValueError) as error:
                 why = getattr(error, "strerror", None) or str(error)
                 return self.refuse(place, f"{quoted(file)} can't be read: {why}", "correct it")
         return True
 
-    def _listed(self, file: str, path: KeyPath, place: Place) -> Iterator[tuple[str, Place]]:
+    def _listed(self, file: str, path: tuple[str, ...], place: Place) -> Iterator[tuple[str, Place]]:
         """The requirements of a list in [project]. place: where it is named."""
         if path[1] in list_of(table_of(self.files[file], "project"), "dynamic"):
             found = f"{file} has no {path[1]}: they are dynamic, and only a build of the project determines them"
             self.refuse(place, found, "copy the lines that the spec needs into [pip] dependencies")
             return
-        items: Any = self.files[file]
-        for key in path:
-            items = items.get(key, []) if isinstance(items, Mapping) else []
+        items = table_of(self.files[file], *path[:-1]).get(path[-1], [])
         if not isinstance(items, list):
             self.refuse(Place(file, path), "not a list", f'write {path[-1]} = ["numpy>=2"]')
             return
@@ -165,16 +173,17 @@ class _Reader:
 
     def _extra(self, file: str, name: str, place: Place, seen: set[tuple[str, str]]) -> Iterator[tuple[str, Place]]:
         """The lines of an extra, and of those that it includes by the project's own name: `my-project[gpu]`."""
-        project = table_of(self.files[file], "project")
-        extras = table_of(project, "optional-dependencies")
-        found = [each for each in extras if normalised(each) == normalised(name)]
         if (file, f"[{normalised(name)}]") in seen:
             return
         seen.add((file, f"[{normalised(name)}]"))
-        if not found and _EXTRAS[1] not in list_of(project, "dynamic"):
+        project = table_of(self.files[file], "project")
+        extras = table_of(project, "optional-dependencies")
+        if found := _spellings(name, extras):
+            name = found[0]
+        elif _EXTRAS[1] not in list_of(project, "dynamic"):
             self.refuse(place, f"{file} has no extra {quoted(name)}", _nearest_of("extras", name, extras))
             return
-        for text, inner in self._listed(file, (*_EXTRAS, found[0] if found else name), place):
+        for text, inner in self._listed(file, (*_EXTRAS, name), place):
             own = _NAME.fullmatch(text)
             if own and own[2] and normalised(own[1]) == normalised(str(project.get("name", ""))):
                 for each in own[2].split(","):
@@ -185,43 +194,54 @@ class _Reader:
     def _group(
         self, file: str, name: str, place: Place, within: tuple[str, ...], seen: set[tuple[str, str]]
     ) -> Iterator[tuple[str, Place]]:
-        """The lines of a group. place: where it is named. within: the groups that include it. seen: those read."""
+        """The lines of a group.
+
+        place: where it is named.
+        within: the groups that include it.
+        seen: the groups and extras that were read.
+        """
         groups = table_of(self.files[file], _GROUPS)
-        found = [each for each in groups if normalised(each) == normalised(name)]
-        if len(found) != 1:
-            self.refuse(place, *(self._unknown(file, name) if not found else _two(file, found)))
+        found = _spellings(name, groups)
+        if not found:
+            self.refuse(place, *self._unknown(file, name))
             return
-        if found[0] in within or len(within) == _DEEPEST:
-            chain = " -> ".join((*within[within.index(found[0]) if found[0] in within else 0 :], found[0]))
+        if len(found) > 1:
+            self.refuse(place, f"{file} has two groups of one name: {', '.join(found)}", "rename one of them")
+            return
+        name = found[0]
+        if name in within or len(within) == _DEEPEST:
+            start = within.index(name) if name in within else 0
+            chain = " -> ".join((*within[start:], name))
             self.refuse(place, f"groups include each other: {chain}", f"remove this {_INCLUDE}")
             return
-        if (file, found[0]) in seen:
+        if (file, name) in seen:
             return
-        seen.add((file, found[0]))
-        items = groups[found[0]]
+        seen.add((file, name))
+        items = groups[name]
         if not isinstance(items, list):
-            self.refuse(Place(file, (_GROUPS, found[0])), "not a list", f'write {found[0]} = ["numpy>=2"]')
+            self.refuse(Place(file, (_GROUPS, name)), "not a list", f'write {name} = ["numpy>=2"]')
             return
         for at, item in enumerate(items):
-            inner = Place(file, (_GROUPS, found[0], at))
-            included = item.get(_INCLUDE) if isinstance(item, Mapping) and len(item) == 1 else None
+            inner = Place(file, (_GROUPS, name, at))
+            included = table_of(item).get(_INCLUDE)
             if isinstance(item, str):
                 yield item, inner
-            elif isinstance(included, str):
-                yield from self._group(file, included, inner, (*within, found[0]), seen)
+            elif isinstance(included, str) and len(item) == 1:
+                yield from self._group(file, included, inner, (*within, name), seen)
             else:
                 hint = f'write "numpy>=2" or {{ {_INCLUDE} = "test" }}'
                 self.refuse(inner, f"neither a requirement nor {_INCLUDE}", hint)
 
     def _unknown(self, file: str, name: str) -> tuple[str, str]:
         data = self.files[file]
-        names, project = list(table_of(data, _GROUPS)), table_of(data, "project")
-        extras = [each for each in table_of(project, "optional-dependencies") if normalised(each) == normalised(name)]
-        if extras:
-            folder = "" if file == PYPROJECT else f"{file}:"
-            wanted = quoted(f"{folder}extra:{extras[0]}")
-            return f"{quoted(name)} is an extra in {file}, not a group", f"write {wanted}"
-        return f"{file} has no dependency group {quoted(name)}", _nearest_of("groups", name, names)
+        extras = _spellings(name, table_of(data, *_EXTRAS))
+        if not extras:
+            hint = _nearest_of("groups", name, table_of(data, _GROUPS))
+            return f"{file} has no dependency group {quoted(name)}", hint
+        wanted = f"extra:{extras[0]}"
+        if file != PYPROJECT:
+            wanted = f"{file}:{wanted}"
+        return f"{quoted(name)} is an extra in {file}, not a group", f"write {quoted(wanted)}"
 
     def check_sources(self, lines: list[tuple[str, Place]], tables: list[Mapping[str, Any]]) -> None:
         """Refuse names that uv does not take from an index, or from another one, unless the spec says where they come
@@ -229,14 +249,13 @@ class _Reader:
 
         tables: [pip], with the lines.
         """
-        own = [text for pip in tables for text in list_of(pip, "dependencies") if isinstance(text, str)]
-        placed = {normalised(found[1]) for text in own if (found := _NAME.match(text)) and found[3]}
-        indexes = [each for pip in tables for each in list_of(pip, "index") if isinstance(each, Mapping)]
+        placed = _names_with_address(tables)
+        indexes = [index for pip in tables for index in list_of(pip, "index")]
         patterns = [normalised(str(each)) for index in indexes for each in list_of(index, "packages")]
         for text, place in lines:
             found, data = _NAME.match(text), self.files[place.file]
             name = normalised(found[1]) if found else ""
-            if name in placed or any(fnmatchcase(name, each) for each in patterns):
+            if name in placed or any(fnmatchcase(name, pattern) for pattern in patterns):
                 continue
             folder = posixpath.dirname(place.file) or "."
             if name == normalised(str(table_of(data, "project").get("name", ""))):
@@ -244,11 +263,10 @@ class _Reader:
                 self.refuse(place, f"{quoted(text)} is the project of {place.file} itself", hint)
                 continue
             uv = table_of(data, "tool", "uv")
-            for key, listed in table_of(uv, "sources").items():
-                for source in listed if isinstance(listed, list) else [listed]:
-                    if normalised(key) == name and _applies(source, place) and not _is_pytorch(source, uv, name):
-                        why = f"uv gets {name} from elsewhere ([tool.uv.sources]), and a spec has to list that itself"
-                        self.refuse(place, why, _instead(name, source, uv, folder))
+            for source in _sources_of(name, uv):
+                if _applies(source, place) and not _is_pytorch(source, uv, name):
+                    why = f"uv gets {name} from elsewhere ([tool.uv.sources]), and a spec has to list that itself"
+                    self.refuse(place, why, _instead(name, source, uv, folder))
 
     def refuse(self, place: Place, found: str, hint: str) -> bool:
         self.problems.append((place, BadValue(found, hint)))
@@ -259,31 +277,51 @@ def _nearest_of(what: str, name: str, names: Iterable[str]) -> str:
     listed = ", ".join(names)
     if not listed:
         return "copy the lines that the spec needs into [pip] dependencies"
-    close = nearest(name, names)
-    return f"did you mean {quoted(close)}? Its {what}: {listed}" if close else f"its {what}: {listed}"
+    if close := nearest(name, names):
+        return f"did you mean {quoted(close)}? Its {what}: {listed}"
+    return f"its {what}: {listed}"
 
 
-def _two(file: str, found: list[str]) -> tuple[str, str]:
-    return f"{file} has two groups of one name: {', '.join(found)}", "rename one of them"
+def _spellings(name: str, names: Iterable[str]) -> list[str]:
+    """Those of `names` that are the same when normalised."""
+    return [each for each in names if normalised(each) == normalised(name)]
+
+
+def _names_with_address(tables: list[Mapping[str, Any]]) -> set[str]:
+    """The normalised names that [pip] requires by an address."""
+    names = set[str]()
+    for pip in tables:
+        for text in list_of(pip, "dependencies"):
+            if isinstance(text, str) and (found := _NAME.match(text)) and found[3]:
+                names.add(normalised(found[1]))
+    return names
+
+
+def _sources_of(name: str, uv: Mapping[str, Any]) -> Iterator[Any]:
+    """What [tool.uv.sources] has for a normalised name: one source, or a list of them."""
+    for key, listed in table_of(uv, "sources").items():
+        if normalised(key) == name:
+            yield from listed if isinstance(listed, list) else [listed]
 
 
 def _applies(source: object, place: Place) -> bool:
     """Whether a source counts for a line: one may be for an extra or for a group only."""
     if not isinstance(source, Mapping):
         return False
-    only = {("extra", _EXTRAS[0]): place.path[2:3], ("group", _GROUPS): place.path[1:2]}
-    return all(
-        place.path[0] == table and normalised(str(source[key])) == normalised(str(name[0]))
-        for (key, table), name in only.items()
-        if key in source
-    )
+    for key, table, at in (("extra", _EXTRAS[0], 2), ("group", _GROUPS, 1)):
+        if key not in source:
+            continue
+        if place.path[0] != table or normalised(str(source[key])) != normalised(str(place.path[at])):
+            return False
+    return True
 
 
 def _url_of(source: Mapping[str, Any], uv: Mapping[str, Any]) -> str:
     """The URL of the index that a source names; empty if it names none."""
-    indexes = uv.get("index", ())
-    named = (each for each in indexes if isinstance(each, Mapping) and each.get("name") == source.get("index"))
-    return str(next(named, {}).get("url", "")) if "index" in source else ""
+    for index in list_of(uv, "index"):
+        if "index" in source and table_of(index).get("name") == source["index"]:
+            return str(index.get("url", ""))
+    return ""
 
 
 def _is_pytorch(source: Mapping[str, Any], uv: Mapping[str, Any], name: str) -> bool:

@@ -42,8 +42,10 @@ class GitAddress:
 
     def pinned(self, commit: str) -> str:
         """The address of one commit, as pip writes it."""
-        where = f"#subdirectory={quote(self.subdirectory)}" if self.subdirectory else ""
-        return f"git+{self.url}@{commit}{where}"
+        address = f"git+{self.url}@{commit}"
+        if self.subdirectory:
+            address += f"#subdirectory={quote(self.subdirectory)}"
+        return address
 
     @property
     def is_inside(self) -> bool:
@@ -139,10 +141,9 @@ def read_requirement(text: str) -> Requirement:
 
 def without_label(requirement: Requirement) -> tuple[Requirement, str]:
     """`torch==2.9.1` and `cu128` for `torch==2.9.1+cu128`: the label of a pin, empty if it has none."""
-    found = _LABEL.search(requirement.text) if requirement.url is None else None
-    if found is None:
-        return requirement, ""
-    return read_requirement(_LABEL.sub(r"\1", requirement.text)), found[2]
+    if requirement.url is None and (found := _LABEL.search(requirement.text)):
+        return read_requirement(_LABEL.sub(r"\1", requirement.text)), found[2]
+    return requirement, ""
 
 
 def read_constraint(text: str) -> Requirement:
@@ -235,8 +236,9 @@ def _parsed(text: str) -> Pep508:
         # The rest of an address may be that of a password.
         is_shown = rest not in ('""', shown) and not ("://" in text and "@" in rest)
         location = f": it can't be read from {rest} on" if is_shown else ""
-        meant = corrected(text, is_pep508)
-        hint = f"write {meant}" if meant else _EXAMPLES
+        hint = _EXAMPLES
+        if meant := corrected(text, is_pep508):
+            hint = f"write {meant}"
         raise BadValue(f"{shown} is not a requirement{location}", hint) from None
 
 
@@ -340,15 +342,15 @@ def _web_path(url: str) -> str:
 
 def _wheel_version(name: str, filename: str) -> Version:
     try:
-        wheel_name, version, _, _ = parse_wheel_filename(filename if WHEEL.fits(filename) else "")
+        if not WHEEL.fits(filename):
+            raise InvalidWheelFilename(filename)
+        wheel_name, version, _, _ = parse_wheel_filename(filename)
     except InvalidWheelFilename:
+        hint = "a wheel is `name-version-python-abi-platform.whl`"
         # Between the platform and `.whl`, PEP 825 has the label of a variant.
-        variant = re.match(r"[^-]+-[^-]+(?:-\d[^-]*)?-(?:py|cp|pp)\d[^-]*-[^-]+-[^-]+-[^-]+\.whl$", filename)
-        hint = "variants of wheels (PEP 825) are not supported: name another wheel"
-        raise BadValue(
-            f"{quoted(filename)} is not the name of a wheel",
-            hint if variant else "a wheel is `name-version-python-abi-platform.whl`",
-        ) from None
+        if re.match(r"[^-]+-[^-]+(?:-\d[^-]*)?-(?:py|cp|pp)\d[^-]*-[^-]+-[^-]+-[^-]+\.whl$", filename):
+            hint = "variants of wheels (PEP 825) are not supported: name another wheel"
+        raise BadValue(f"{quoted(filename)} is not the name of a wheel", hint) from None
     if wheel_name != name:
         raise BadValue(
             f"{quoted(filename)} is a wheel of `{wheel_name}`, not of `{name}`", f"write `{wheel_name} @ ...`"

@@ -181,7 +181,9 @@ class Cuda(CudaTarget):
     def on(self, platform: Platform) -> CudaTarget:
         """The keys of a platform: its own before those of [cuda]."""
         own = self.platform.get(platform)
-        return self.model_copy(update={key: getattr(own, key) for key in own.model_fields_set}) if own else self
+        if own is None:
+            return self
+        return self.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
 
 
 class IndexSection(Section):
@@ -408,18 +410,17 @@ class Conda(Section):
 
     def dependencies_on(self, platform: Platform) -> tuple[str, ...]:
         """Match specs of a platform: those of all platforms, then its own."""
-        own = self.platform.get(platform)
-        return (*self.dependencies, *(own.dependencies if own else ()))
+        own = self.platform.get(platform, CondaPlatform())
+        return self.dependencies + own.dependencies
 
     def virtual_packages_on(self, platform: Platform) -> dict[str, str]:
         """What the spec says that the platform's machine has: name -> value; without those of other platforms."""
-        own = self.platform.get(platform)
-        values = {**self.virtual_packages, **(own.virtual_packages if own else {})}
-        return {
-            name: value
-            for name, value in values.items()
-            if platform in VIRTUAL_PACKAGE_PLATFORMS.get(name, (platform,))
-        }
+        own = self.platform.get(platform, CondaPlatform())
+        values = {**self.virtual_packages, **own.virtual_packages}
+        for name in list(values):
+            if platform not in VIRTUAL_PACKAGE_PLATFORMS.get(name, (platform,)):
+                del values[name]
+        return values
 
 
 class Libraries(Enum):
@@ -626,7 +627,9 @@ class Spec(Section):
 
     def variant(self, name: str) -> Spec:
         """A variant as a whole spec; this one for an empty name."""
-        found: Spec = self.variants[name] if name else self
+        if not name:
+            return self
+        found: Spec = self.variants[name]
         return found
 
     def cuda_on(self, platform: Platform) -> CudaTarget | None:
@@ -635,8 +638,8 @@ class Spec(Section):
 
     def os_on(self, platform: Platform) -> str:
         """The base image's system; without [cuda], and so without nvidia/cuda's image, Ubuntu 24.04."""
-        cuda = self.cuda_on(platform)
-        return self.image.os or (cuda.os if cuda else Os.UBUNTU_24_04).value
+        cuda = self.cuda_on(platform) or CudaTarget()
+        return self.image.os or cuda.os.value
 
     def names_os(self, platform: Platform) -> bool:
         """Whether the spec states the system."""

@@ -38,10 +38,11 @@ def _read(tree: ast.Module) -> SetupPy | None:
     given = dict(_keywords(call, assigned))
     name = _value(given.get("name"), assigned)
     requires = _value(given.get("install_requires", ast.List([])), assigned)
-    return SetupPy(
-        name if isinstance(name, str) else "",
-        tuple(map(str, requires)) if isinstance(requires, list | tuple) else None,
-    )
+    if not isinstance(name, str):
+        name = ""
+    if not isinstance(requires, list | tuple):
+        return SetupPy(name, None)
+    return SetupPy(name, tuple(map(str, requires)))
 
 
 def _assigned(tree: ast.Module) -> dict[str, ast.expr]:
@@ -51,14 +52,16 @@ def _assigned(tree: ast.Module) -> dict[str, ast.expr]:
     for node in _of_module(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             name = node.targets[0].id
-            changed.update([name] if name in values else [])
+            if name in values:
+                changed.add(name)
             values[name] = node.value
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id not in values:
             changed.add(node.id)
         elif isinstance(node, ast.AugAssign | ast.Call):
             # `names += more`, `names.append(one)`
             target = node.target if isinstance(node, ast.AugAssign) else getattr(node.func, "value", None)
-            changed.update([target.id] if isinstance(target, ast.Name) else [])
+            if isinstance(target, ast.Name):
+                changed.add(target.id)
     return {name: value for name, value in values.items() if name not in changed}
 
 
@@ -71,8 +74,7 @@ def _of_module(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_setup(function: ast.expr) -> bool:
-    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-    return name == "setup"
+    return "setup" in (getattr(function, "attr", ""), getattr(function, "id", ""))
 
 
 def _keywords(call: ast.Call, assigned: Mapping[str, ast.expr]) -> Iterator[tuple[str, ast.expr]]:

@@ -278,9 +278,9 @@ def _unknown(spec: Spec, facts: Facts, platform: Platform) -> UnknownPython:
     known = dict.fromkeys(
         ".".join(row.version.split(".")[:2]) for row in facts.pythons if row.platform == platform.value
     )
-    known_builds = (
-        f"known of {series}: {', '.join(patches)}" if patches else f"known series: {', '.join(known) or 'none'}"
-    )
+    known_builds = f"known series: {', '.join(known) or 'none'}"
+    if patches:
+        known_builds = f"known of {series}: {', '.join(patches)}"
     if series in facts.python_series:
         known_builds += "; without `python_source`, the lock has no image"
     return UnknownPython(

@@ -117,12 +117,12 @@ class OneOf:
             return kind(text)
         shown = ", ".join(f"`{value}`" for value in values)
         alias = self.aliases.get(text.lower())
-        for form, problem, hint in () if alias else self.unsupported:
-            if re.fullmatch(form, text.lower()):
+        for form, problem, hint in self.unsupported:
+            if not alias and re.fullmatch(form, text.lower()):
                 raise BadValue(f"{quoted(text)} {problem}", f"{hint}; known: {shown}")
-        close = alias or nearest(text, values)
-        hint = f"did you mean `{close}`? Known: {shown}" if close else f"known: {shown}"
-        raise BadValue(f"{quoted(text)} is unknown", hint)
+        if close := alias or nearest(text, values):
+            raise BadValue(f"{quoted(text)} is unknown", f"did you mean `{close}`? Known: {shown}")
+        raise BadValue(f"{quoted(text)} is unknown", f"known: {shown}")
 
 
 def _as_tuple(value: object) -> object:
@@ -198,8 +198,8 @@ def _cuda_hint(text: str) -> str:
     # Only a mistake needs the facts.
     from envspec.facts import load_facts
 
-    published = {name for row in load_facts().torch for name in row.published if name != "cpu"}
-    minors = sorted(CudaVersion.parse(name) for name in published)
+    published = {name for row in load_facts().torch for name in row.published}
+    minors = sorted(CudaVersion.parse(name) for name in published - {"cpu"})
     known = [minor for minor in minors if text == str(minor.major)] or minors
     listed = ", ".join(f'"{minor}"' for minor in known)
     return f"write the minor version too, in quotes; torch has builds for {listed}"
@@ -213,7 +213,9 @@ def _read_time(value: object) -> datetime:
 
 
 def _read_snapshot(value: object) -> datetime | Literal[False]:
-    return False if value is False else _dated(read_time, value, f"{_DATES}, or false for today's archive")
+    if value is False:
+        return False
+    return _dated(read_time, value, f"{_DATES}, or false for today's archive")
 
 
 def _read_as_of(value: object) -> datetime | Age:
@@ -329,7 +331,7 @@ def _read_project_path(text: str) -> str:
 
     path = posixpath.normpath(_read_word(text))
     inner = path.removeprefix("../")
-    if why := None if inner in (".", "..") else path_problem(inner):
+    if inner not in (".", "..") and (why := path_problem(inner)):
         raise BadValue(f"{quoted(text)} {why}", 'write a path from the spec\'s folder on: "src", "../src"')
     return path
 
