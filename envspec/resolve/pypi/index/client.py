@@ -40,6 +40,7 @@ from envspec.resolve.pypi.index.file_metadata import (
     read_metadata,
     read_record,
 )
+from envspec.resolve.pypi.index.file_metadata import metadata as sdist_metadata
 from envspec.resolve.pypi.index.page import ACCEPT, SDIST_SUFFIXES, BadPage, ListedFile
 from envspec.resolve.pypi.index.routing import NotListed, PackageIndex, PackageIndexError
 from envspec.resolve.pypi.index.selection import version_of
@@ -143,7 +144,9 @@ class IndexClient:
 
     async def content(self, index: PackageIndex, file: ListedFile) -> bytes:
         """The whole file, its hash checked (sdists are small; wheels only if a build backend requires them)."""
-        most = _WHOLE_BYTES if file.filename.endswith(".whl") else _SDIST_BYTES
+        most = _SDIST_BYTES
+        if file.filename.endswith(".whl"):
+            most = _WHOLE_BYTES
         http, within = self.network(file.filename), index.within(file.sha256)
         answer = (await http.get(self.authorised(index, file.url), max_bytes=most, within=within)).checked()
         _check_hash(index, file.filename, file.sha256, answer.body)
@@ -213,8 +216,10 @@ class IndexClient:
         stored, within = self.store.page(index.key, name), index.within()
         if stored and within and not within.allows(stored.url, redirected=True):
             stored = None
-        # What the index did not have then, or a server in its place denied, it may have now.
-        oldest = self.began if stored and stored.status == 404 and self.http is not None else as_of
+        oldest = as_of
+        if stored and stored.status == 404 and self.http is not None:
+            # What the index did not have then, or a server in its place denied, it may have now.
+            oldest = self.began
         if stored and stored.asked >= oldest:
             return _FoundPage(stored, is_cached=True, is_saved=True)
         return await self._fetched_page(index, name, stored)
@@ -225,8 +230,10 @@ class IndexClient:
         headers = {"Accept": ACCEPT}
         if stored is not None and stored.etag and stored.status == 200:
             headers["If-None-Match"] = stored.etag
-        http = self.network(f"the page {f'of {name} ' if name else ''}at index {index.name}")
-        address = without_credentials(index.url) + (f"{name}/" if name else "")
+        address, subject = without_credentials(index.url), "the page"
+        if name:
+            address, subject = f"{address}{name}/", f"the page of {name}"
+        http = self.network(f"{subject} at index {index.name}")
         try:
             answer = await http.get(self.authorised(index, address), headers=headers, within=index.within())
         except RequestError as error:
@@ -236,19 +243,23 @@ class IndexClient:
         if answer.status == 304 and stored is not None:
             return _FoundPage(replace(stored, asked=requested), is_cached=True)
         page = StoredPage(
-            status=404 if answer.status in (404, 410) else answer.checked().status,
+            status=404,
             asked=requested,
             url=without_credentials(answer.url),
             content_type=answer.headers.get("Content-Type", "text/html"),
             etag=answer.headers.get("ETag"),
-            body=answer.body if answer.status == 200 else b"",
-            gzipped=answer.gzipped if answer.status == 200 else None,
+            body=b"",
+            gzipped=None,
             no_store="no-store" in ",".join(answer.headers.getall("Cache-Control", [])).lower(),
         )
-        found = _FoundPage(page)
-        if page.status == 404:
-            self._save_page(index, name, found)
-        return found
+        if answer.status in (404, 410):
+            missing = _FoundPage(page)
+            self._save_page(index, name, missing)
+            return missing
+        page = replace(page, status=answer.checked().status)
+        if page.status == 200:
+            page = replace(page, body=answer.body, gzipped=answer.gzipped)
+        return _FoundPage(page)
 
     def _save_page(self, index: PackageIndex, name: str, found: _FoundPage) -> None:
         if not found.is_saved and not found.page.no_store:
@@ -257,18 +268,16 @@ class IndexClient:
 
     async def _metadata(self, index: PackageIndex, file: ListedFile, key: str) -> StoredMetadata:
         metadata = self.store.metadata(key)
-        if metadata is None:
-            if file.filename.endswith(SDIST_SUFFIXES):
-                # Few locks need it: a run on cached pages starts without.
-                from envspec.resolve.pypi.index import file_metadata
-
-                content = await self.content(index, file)
-                name, version = normalised(file.filename.rpartition("-")[0]), str(version_of(file.filename))
-                body = await run_in_thread(file_metadata.metadata, content, file.filename, name, version)
-                metadata = StoredMetadata(body, len(content))
-            else:
-                metadata = await self._served_metadata(index, file) or await self._metadata_of_wheel(index, file)
-            self.store.put_metadata(key, metadata)
+        if metadata is not None:
+            return metadata
+        if file.filename.endswith(SDIST_SUFFIXES):
+            content = await self.content(index, file)
+            name, version = normalised(file.filename.rpartition("-")[0]), str(version_of(file.filename))
+            body = await run_in_thread(sdist_metadata, content, file.filename, name, version)
+            metadata = StoredMetadata(body, len(content))
+        else:
+            metadata = await self._served_metadata(index, file) or await self._metadata_of_wheel(index, file)
+        self.store.put_metadata(key, metadata)
         return metadata
 
     async def _served_metadata(self, index: PackageIndex, file: ListedFile) -> StoredMetadata | None:
@@ -351,11 +360,12 @@ class IndexClient:
                 f"index {index.name}: the server sends a page in place of {file.filename}",
                 hint="open the URL with a browser: a login or a server on the way may have to be passed first",
             )
-        length = answer.headers.get("Content-Length", "") if answer.status == 200 else ""
-        size = int(length) if length.isdigit() else None
-        if size is not None and file.sha256 and (cached := self.store.metadata(file.sha256)):
-            self.store.put_metadata(file.sha256, replace(cached, size_bytes=size))
-        return size
+        length = answer.headers.get("Content-Length", "")
+        if answer.status != 200 or not length.isdigit():
+            return None
+        if file.sha256 and (cached := self.store.metadata(file.sha256)):
+            self.store.put_metadata(file.sha256, replace(cached, size_bytes=int(length)))
+        return int(length)
 
 
 def authorised(index: PackageIndex, url: str, environ: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -382,7 +392,8 @@ def _ranges(
     async def read(start: int | None, end: int) -> FilePart:
         if start is None and size is not None:
             return await read(max(0, size - end), size)
-        answer = await get(f"bytes=-{end}" if start is None else f"bytes={start}-{end - 1}")
+        span = f"bytes=-{end}" if start is None else f"bytes={start}-{end - 1}"
+        answer = await get(span)
         if start is None and answer.status in (400, 416, 501):
             # No suffix ranges, or a file smaller than the suffix: get the size, then the bytes by number.
             head = (await http.request("HEAD", url, headers=UNCOMPRESSED, within=index.within())).checked()
@@ -536,7 +547,9 @@ class RecordDigests:
 
 def missing_digests(digests: Iterable[RecordDigests]) -> str | None:
     """One warning for all wheels without a digest; None if there are none."""
-    missing = {filename: why for each in digests for filename, why in each.missing.items()}
+    missing: dict[str, str] = {}
+    for each in digests:
+        missing |= each.missing
     if not missing:
         return None
     filename, why = min(missing.items())

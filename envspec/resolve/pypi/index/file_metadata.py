@@ -72,6 +72,8 @@ _MOST_MISSING: Final = 1000
 _MOST_LATER: Final = 20
 #: The time of day in an entry of the directory, in the low bits; the date is in the high ones.
 _TIME_OF_DAY: Final = 0xFFFF
+#: Of a size or an offset in an entry of the directory: its zip64 field has the value.
+_IN_ZIP64: Final = 0xFFFFFFFF
 
 
 class BadRemoteWheel(ValueError):
@@ -110,7 +112,9 @@ async def read_file(file: IO[bytes]) -> tuple[bytes, int, WheelRecord | None]:
     total = file.seek(0, os.SEEK_END)
 
     async def read(start: int | None, end: int) -> FilePart:
-        begin, until = (max(0, total - end), total) if start is None else (start, end)
+        begin, until = max(0, total - end), total
+        if start is not None:
+            begin, until = start, end
         file.seek(begin)
         return FilePart(begin, total, file.read(until - begin))
 
@@ -213,7 +217,7 @@ class _RemoteWheel:
         differing, missing = _compared(self.directory, rows, _find(self.directory, "RECORD").modified)
         if len(differing) > _MOST_WRONG or len(missing) > _MOST_MISSING:
             return WheelRecord(content, ())
-        wrong = [WrongRow(path) for path in missing]
+        wrong = list(map(WrongRow, missing))
         for path, entry in differing.items():
             sha256, row = await self._sha256(entry), rows.get(entry.name)
             if row is None or row.digest != from_hex(sha256):
@@ -270,10 +274,13 @@ async def _containing(start: int, end: int, until: int, read: ReadPart, *parts: 
         raise BadRemoteWheel("its zip directory has an offset beyond its end")
     if until - start > MOST_AT_ONCE:
         raise BadRemoteWheel(f"its zip directory is larger than {LARGEST_BYTES} bytes")
-    found = next((part for part in parts if part.contains(start, end)), None) or await read(start, until)
-    if not found.contains(start, end):
+    for part in parts:
+        if part.contains(start, end):
+            return part
+    fetched = await read(start, until)
+    if not fetched.contains(start, end):
         raise BadRemoteWheel("the server sends other bytes than requested")
-    return found
+    return fetched
 
 
 def _chunks(packed: bytes, unpacker: zlib._Decompress | None, *, is_last: bool) -> Iterator[bytes]:
@@ -309,21 +316,41 @@ def _compared(directory: bytes, rows: Mapping[str, RecordEntry], written: int) -
         modified, size, name, extra, comment = _unpack("<I8xIHHH", directory, start + 12)
         end = start + _NAME_AT + name
         raw = directory[start + _NAME_AT : end].decode("utf-8", "replace")
-        path = raw if raw in rows else posixpath.normpath(raw)
+        path = raw
+        if raw not in rows:
+            path = posixpath.normpath(raw)
         row = rows.get(path)
         found.add(path)
         is_later = has_time and modified > written
-        if is_later or row is None or row.size_bytes not in (None, size) or row.algorithm not in STRONG:
+        if is_later or not _lists(row, size):
             entry = _entry(directory, start)
-            installed = None if raw.endswith("/") else wheel_path(path)
-            is_wrong = row is None or row.size_bytes not in (None, entry.size) or row.algorithm not in STRONG
-            if installed is not None and INNER_PATH.fits(installed) and (is_wrong or is_later):
-                (differing if is_wrong else later)[installed] = entry
+            installed = _lockable(path)
+            if raw.endswith("/") or installed is None:
+                pass
+            elif not _lists(row, entry.size):
+                differing[installed] = entry
+            elif is_later:
+                later[installed] = entry
         # The extra fields and the comment follow.
         start = end + extra + comment
-    left = (wheel_path(path) for path in rows.keys() - found)
-    missing = [path for path in left if path is not None and INNER_PATH.fits(path) and path not in differing]
-    return differing | (later if len(later) <= _MOST_LATER else {}), missing
+    left = set(map(_lockable, rows.keys() - found)) - differing.keys()
+    missing = [path for path in left if path is not None]
+    if len(later) <= _MOST_LATER:
+        differing |= later
+    return differing, missing
+
+
+def _lists(row: RecordEntry | None, size_bytes: int) -> bool:
+    """Whether a row of RECORD is of a file of that size, and has a hash of it."""
+    return row is not None and row.size_bytes in (None, size_bytes) and row.algorithm in STRONG
+
+
+def _lockable(path: str) -> str | None:
+    """`wheel_path`, if a lock can contain it."""
+    installed = wheel_path(path)
+    if installed is None or not INNER_PATH.fits(installed):
+        return None
+    return installed
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,9 +375,10 @@ def _find(directory: bytes, name: str) -> _Entry:
     place = directory.find(suffix.encode())
     while place >= 0:
         header = directory.rfind(_DIRECTORY_ENTRY, max(0, place - _NAME_AT - 0xFFFF), place)
-        entry = _entry(directory, header) if header >= 0 else None
-        if entry and entry.name.endswith(suffix) and entry.name.count("/") == 1:
-            found.append(entry)
+        if header >= 0:
+            entry = _entry(directory, header)
+            if entry.name.endswith(suffix) and entry.name.count("/") == 1:
+                found.append(entry)
         place = directory.find(suffix.encode(), place + 1)
     if len(found) != 1:
         raise BadRemoteWheel(f"{len(found)} {name} files in it, one is needed")
@@ -374,9 +402,12 @@ def _entry(directory: bytes, start: int) -> _Entry:
     name_end = start + _NAME_AT + name
     wide = _zip64_values(directory[name_end : name_end + extra])
     # The zip64 field has only those values that overflow, in this order.
-    size, compressed, offset = (
-        next(wide, value) if value == 0xFFFFFFFF else value for value in (size, compressed, offset)
-    )
+    if size == _IN_ZIP64:
+        size = next(wide, size)
+    if compressed == _IN_ZIP64:
+        compressed = next(wide, compressed)
+    if offset == _IN_ZIP64:
+        offset = next(wide, offset)
     text = directory[start + _NAME_AT : name_end].decode("utf-8", "replace")
     return _Entry(text, method, crc, compressed, size, offset, modified)
 
@@ -393,10 +424,12 @@ def _zip64_values(extra: bytes) -> Iterator[int]:
 def _unpacked(entry: _Entry, name: str, packed: bytes) -> bytes:
     if entry.method not in (0, 8):
         raise BadRemoteWheel(f"its {name} has compression method {entry.method}, which wheels don't use")
-    try:
-        body = packed if entry.method == 0 else zlib.decompressobj(-15).decompress(packed, entry.size + 1)
-    except zlib.error as error:
-        raise BadRemoteWheel(f"its {name} cannot be decompressed: {error}") from error
+    body = packed
+    if entry.method == 8:
+        try:
+            body = zlib.decompressobj(-15).decompress(packed, entry.size + 1)
+        except zlib.error as error:
+            raise BadRemoteWheel(f"its {name} cannot be decompressed: {error}") from error
     if len(body) != entry.size or zlib.crc32(body) != entry.crc:
         raise BadRemoteWheel(f"its {name} does not match its checksum")
     return body
@@ -425,18 +458,20 @@ def metadata(content: bytes, filename: str, name: str, version: str) -> bytes:
     info, files = _read(content, filename, name, version)
     needs, extras = declared(info), set(extras_of(info))
     if not needs and b"Dynamic: Requires-Dist" not in info:
-        # The nearest to the top: sdists of packaging tools also contain those of their test data.
-        paths = sorted((path.count("/"), path) for path in files if path.endswith(_REQUIRES))
-        listed = files[paths[0][1]].decode("utf-8", "replace") if paths else ""
-        needs = tuple(_sections(listed))
-        extras |= set(re.findall(r"^\[([^\]:\n]+)[\]:]", listed, re.MULTILINE))
-    python = requires_python(info)
-    fields = [
-        *([] if _is_static(info) else [DYNAMIC]),
-        *([("Requires-Python", python)] if python else []),
-        *(("Provides-Extra", extra) for extra in sorted(extras)),
-        *(("Requires-Dist", each) for each in needs),
-    ]
+        paths = [path for path in files if path.endswith(_REQUIRES)]
+        if paths:
+            # The nearest to the top: sdists of packaging tools also contain those of their test data.
+            nearest = min(paths, key=lambda path: (path.count("/"), path))
+            listed = files[nearest].decode("utf-8", "replace")
+            needs = tuple(_sections(listed))
+            extras |= set(re.findall(r"^\[([^\]:\n]+)[\]:]", listed, re.MULTILINE))
+    fields: list[tuple[str, str]] = []
+    if not _is_static(info):
+        fields.append(DYNAMIC)
+    if python := requires_python(info):
+        fields.append(("Requires-Python", python))
+    fields += [("Provides-Extra", extra) for extra in sorted(extras)]
+    fields += [("Requires-Dist", each) for each in needs]
     # A resolver skips a release with a line that it cannot read, and takes an older one.
     return without_requirements(valid(metadata_file(name, version, fields)), lambda text: parsed(text) is not None)
 
@@ -464,11 +499,15 @@ def source_of_metadata(content: bytes, filename: str, name: str, version: str) -
     info, files = _read(content, filename, name, version)
     if _is_static(info):
         return Unbuilt.STATIC
-    folders = {posixpath.dirname(path) for path in files if path.endswith((_REQUIRES, f"{_EGG_INFO}{_INFO}"))}
-    own = (normalised(posixpath.basename(folder).removesuffix(_EGG_INFO)) for folder in folders)
+    own = set[str]()
+    for path in files:
+        if path.endswith((_REQUIRES, f"{_EGG_INFO}{_INFO}")):
+            folder = posixpath.basename(posixpath.dirname(path))
+            own.add(normalised(folder.removesuffix(_EGG_INFO)))
     # Backends other than setuptools write Requires-Dist, and no version of distutils writes 2.1.
-    is_stated = name in own or bool(declared(info)) or _metadata_version(info) >= (2, 1)
-    return Unbuilt.STATED if is_stated else None
+    if name in own or declared(info) or _metadata_version(info) >= (2, 1):
+        return Unbuilt.STATED
+    return None
 
 
 _INFO: Final = "/PKG-INFO"
@@ -517,7 +556,9 @@ def _files(content: bytes, filename: str) -> tuple[bytes, Mapping[str, bytes]]:
     tops = [path for path in files if path.count("/") == 1 and path.endswith(_INFO)]
     if len(tops) > 1:
         raise BadSdist(f"its sdist contains {len(tops)} PKG-INFO files at its top: {', '.join(map(repr, tops))}")
-    return files[tops[0]] if tops else b"", files
+    if not tops:
+        return b"", files
+    return files[tops[0]], files
 
 
 def _is_version(text: str, version: str) -> bool:
@@ -529,7 +570,9 @@ def _is_version(text: str, version: str) -> bool:
 
 def _metadata_version(info: bytes) -> tuple[int, int]:
     found = re.search(rb"^Metadata-Version:[ \t]*(\d{1,3})\.(\d{1,3})", info, re.MULTILINE | re.IGNORECASE)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    if found is None:
+        return 0, 0
+    return int(found[1]), int(found[2])
 
 
 def _is_static(info: bytes) -> bool:
@@ -543,10 +586,16 @@ def _sections(text: str) -> Iterator[str]:
     for line in text.splitlines():
         section = re.fullmatch(r"\[([^\]:]*)(?::([^\]]*))?\]", line.strip())
         if section:
-            extra = f"extra == '{section[1]}'" if section[1] else ""
-            marker = " and ".join(part for part in (extra, f"({section[2]})" if section[2] else "") if part)
+            parts = []
+            if section[1]:
+                parts.append(f"extra == '{section[1]}'")
+            if section[2]:
+                parts.append(f"({section[2]})")
+            marker = " and ".join(parts)
+        elif line.strip() and marker:
+            yield f"{line.strip()} ; {marker}"
         elif line.strip():
-            yield f"{line.strip()} ; {marker}" if marker else line.strip()
+            yield line.strip()
 
 
 def _texts(content: bytes, filename: str) -> Iterator[tuple[str, bytes]]:

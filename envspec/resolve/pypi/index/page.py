@@ -91,7 +91,8 @@ class PageListing:
 def parse_page(body: bytes, content_type: str, url: str) -> PageListing:
     """Read a project page; raises BadPage if it is neither a JSON nor an HTML one."""
     try:
-        names, read = _parse_json(body, url) if "json" in content_type.partition(";")[0] else _parse_html(body, url)
+        is_json = "json" in content_type.partition(";")[0]
+        names, read = _parse_json(body, url) if is_json else _parse_html(body, url)
     except BadPage:
         raise
     except _MALFORMED as error:
@@ -100,9 +101,12 @@ def parse_page(body: bytes, content_type: str, url: str) -> PageListing:
     listed = names
     # One loop in C: the pages of one stack list 70,000 files, and nearly all pages have names of the usual form only.
     if not all(map(_LISTED.fullmatch, names)):
-        # A harmful name stays in: if it counts for a target, the whole page is refused.
-        numbers = [number for number, name in enumerate(names) if _LISTED.fullmatch(name) or is_harmful(name)]
-        listed = tuple([names[number] for number in numbers])
+        kept: list[int] = []
+        for number, name in enumerate(names):
+            # A harmful name stays in: if it counts for a target, the whole page is refused.
+            if _LISTED.fullmatch(name) or is_harmful(name):
+                kept.append(number)
+        numbers, listed = kept, tuple([names[number] for number in kept])
 
     # The targets of one lock read mostly the same files.
     known: dict[int, ListedFile] = {}
@@ -114,7 +118,9 @@ def parse_page(body: bytes, content_type: str, url: str) -> PageListing:
             known[number] = _checked(read(numbers[number]))
             return known[number]
         except _MALFORMED as error:
-            shown = repr(listed[number]) if is_harmful(listed[number]) else listed[number]
+            shown = listed[number]
+            if is_harmful(shown):
+                shown = repr(shown)
             raise BadPage(f"its entry of {shown} cannot be read: {error}") from error
 
     return PageListing(listed, file)
@@ -157,18 +163,21 @@ def _parse_json(body: bytes, url: str) -> _Parsed:
 
     def read(number: int) -> ListedFile:
         entry = entries[number]
-        metadata = next((entry[key] for key in _METADATA_KEYS if key in entry), False)
         yanked = entry.get("yanked", False)
+        if not isinstance(yanked, str):
+            yanked = "" if yanked else None
         sha256 = entry.get("hashes", {}).get("sha256")
+        if sha256 is not None:
+            sha256 = sha256.lower()
         return ListedFile(
             filename=entry["filename"],
             url=_joined(url, entry["url"]),
-            sha256=sha256.lower() if sha256 is not None else None,
+            sha256=sha256,
             size_bytes=entry.get("size"),
             uploaded=entry.get("upload-time"),
             requires_python=entry.get("requires-python") or None,
-            yanked=yanked if isinstance(yanked, str) else ("" if yanked else None),
-            metadata_sha256=metadata.get("sha256", "") if isinstance(metadata, dict) else ("" if metadata else None),
+            yanked=yanked,
+            metadata_sha256=_metadata_sha256(entry),
         )
 
     names = tuple([entry["filename"] for entry in entries])
@@ -183,16 +192,34 @@ def _parse_json(body: bytes, url: str) -> _Parsed:
 _METADATA_KEYS: Final = ("core-metadata", "dist-info-metadata", "data-dist-info-metadata")
 
 
+def _metadata_sha256(entry: dict[str, Any]) -> str | None:
+    """As `ListedFile.metadata_sha256`."""
+    for key in _METADATA_KEYS:
+        if key not in entry:
+            continue
+        stated = entry[key]
+        if isinstance(stated, dict):
+            sha256: str | None = stated.get("sha256", "")
+            return sha256
+        return "" if stated else None
+    return None
+
+
 def _parse_html(body: bytes, url: str) -> _Parsed:
     text = body.decode("utf-8")
     opened = _OPENING.search(text)
     if not opened and "<a" not in text:
         raise BadPage("not a package index page: no HTML in it")
     # Without Content-Length, a broken connection looks like a complete page, with older releases alone.
-    if not _CLOSING.search(text, max(0, len(text) - 4096)) if opened else "<a" in text[text.rfind("</") :]:
+    if opened:
+        is_complete = _CLOSING.search(text, max(0, len(text) - 4096)) is not None
+    else:
+        is_complete = "<a" not in text[text.rfind("</") :]
+    if not is_complete:
         raise BadPage("it ends in the middle")
-    base = _BASE.search(text)
-    root = urljoin(url, html.unescape(base[1])) if base else url
+    root = url
+    if base := _BASE.search(text):
+        root = urljoin(url, html.unescape(base[1]))
     anchors = _anchors(text)
 
     def read(number: int) -> ListedFile:
@@ -200,6 +227,9 @@ def _parse_html(body: bytes, url: str) -> _Parsed:
         href, _, fragment = attributes.get("href", "").partition("#")
         algorithm, _, digest = fragment.partition("&")[0].partition("=")
         metadata = attributes.get("data-core-metadata", attributes.get("data-dist-info-metadata"))
+        metadata_sha256 = None
+        if metadata is not None and metadata != "false":
+            metadata_sha256 = metadata.partition("sha256=")[2]
         return ListedFile(
             filename=names[number],
             url=_joined(root, href),
@@ -208,12 +238,10 @@ def _parse_html(body: bytes, url: str) -> _Parsed:
             uploaded=attributes.get("data-upload-time"),
             requires_python=attributes.get("data-requires-python") or None,
             yanked=attributes.get("data-yanked"),
-            metadata_sha256=None if metadata in (None, "false") else metadata.partition("sha256=")[2],
+            metadata_sha256=metadata_sha256,
         )
 
-    names = tuple(
-        [label if label.endswith(_SUFFIXES) else _filename(attributes, label) for attributes, label in anchors]
-    )
+    names = tuple([_filename(attributes, label) for attributes, label in anchors])
     if not _has_file(names) and not _MARK.search(text):
         raise BadPage(_NO_FILE)
     return names, read
@@ -230,10 +258,12 @@ def _anchors(text: str) -> list[tuple[str, str]]:
     while begin < len(text):
         link = _LINK.search(text, begin + _SLICE)
         end = link.start() if link else len(text)
-        found += [
-            plain.rpartition(">")[::2] if plain else (attributes, label)
-            for plain, attributes, label in _ANCHOR.findall(text, begin, end)
-        ]
+        for plain, attributes, label in _ANCHOR.findall(text, begin, end):
+            if plain:
+                before, _, after = plain.rpartition(">")
+                found.append((before, after))
+            else:
+                found.append((attributes, label))
         _check_count(len(found))
         begin = end
     return found
@@ -247,11 +277,15 @@ def _check_count(files: int) -> None:
 def _joined(page: str, href: str) -> str:
     # Nearly all pages of large indexes have absolute URLs; urljoin takes 20 us, for thousands of files. It refuses odd
     # hosts, which must not pass for absolute ones.
-    return href if _ABSOLUTE.match(href) else urljoin(page, href)
+    if _ABSOLUTE.match(href):
+        return href
+    return urljoin(page, href)
 
 
 def _filename(attributes: str, label: str) -> str:
     """The text of the anchor (PEP 503), else the end of its URL."""
+    if label.endswith(_SUFFIXES):
+        return label
     name = html.unescape(_TAG.sub("", label).strip())
     if name.endswith(_SUFFIXES):
         return name
@@ -259,7 +293,10 @@ def _filename(attributes: str, label: str) -> str:
 
 
 def _attributes(text: str) -> dict[str, str]:
-    return {
-        (name or bare).lower(): html.unescape(value) if "&" in (value := double or single or plain) else value
-        for name, double, single, plain, bare in _ATTRIBUTE.findall(text)
-    }
+    found: dict[str, str] = {}
+    for name, double, single, plain, bare in _ATTRIBUTE.findall(text):
+        value = double or single or plain
+        if "&" in value:
+            value = html.unescape(value)
+        found[(name or bare).lower()] = value
+    return found

@@ -63,9 +63,9 @@ class PackageIndex:
         """
         if self.name in (DEFAULT_INDEX, DIRECT_URL) or (self.stands_for and sha256):
             return None
-        is_pytorch = self.name.startswith(PYTORCH)
-        more = PYTORCH_FILES if is_pytorch else self.files
-        if is_pytorch:
+        more = self.files
+        if self.name.startswith(PYTORCH):
+            more = PYTORCH_FILES
             allow = "set ENVSPEC_PYTORCH_INDEX to the address that it redirects to, if {} may replace PyTorch's index"
         else:
             allow = f'add `files = ["{{}}"]` to the [[pip.index]] of {self.name}, if its packages may come from there'
@@ -73,10 +73,11 @@ class PackageIndex:
 
     def mirror_hint(self, environ: Mapping[str, str]) -> str:
         """What may help if the index can't be reached: the variable that names a mirror; empty for a spec's indexes."""
-        names = {DEFAULT_INDEX: ("ENVSPEC_DEFAULT_INDEX", "https://mirror.example/simple/")}
-        names["pytorch"] = ("ENVSPEC_PYTORCH_INDEX", "https://mirror.example/whl/{variant}/")
-        variable, example = names.get("pytorch" if self.name.startswith(PYTORCH) else self.name, ("", ""))
-        if not variable:
+        if self.name == DEFAULT_INDEX:
+            variable, example = "ENVSPEC_DEFAULT_INDEX", "https://mirror.example/simple/"
+        elif self.name == "pytorch" or self.name.startswith(PYTORCH):
+            variable, example = "ENVSPEC_PYTORCH_INDEX", "https://mirror.example/whl/{variant}/"
+        else:
             return ""
         if environ.get(variable):
             return f"check {variable}, which names this address (`envspec config` shows where it is set)"
@@ -91,9 +92,9 @@ class PackageIndex:
         if self.stands_for is None:
             return shown
         # A mirror may keep its files elsewhere than beside its pages; the original has them below its URL.
-        mirror = self.shown_url
-        path = shown.removeprefix(mirror) if shown.startswith(mirror) else shown.rpartition("/")[2]
-        return self.stands_for + path
+        if shown.startswith(self.shown_url):
+            return self.stands_for + shown.removeprefix(self.shown_url)
+        return self.stands_for + shown.rpartition("/")[2]
 
     @property
     def shown_url(self) -> str:
@@ -111,7 +112,10 @@ class Route:
 
 def routes_of(indexes: Iterable[NamedIndex]) -> tuple[Route, ...]:
     """The routes to the spec's own indexes: exact names before patterns, each in the spec's order."""
-    routes = [Route(pattern, _package_index(index)) for index in indexes for pattern in index.packages]
+    routes: list[Route] = []
+    for index in indexes:
+        own = _package_index(index)
+        routes += [Route(pattern, own) for pattern in index.packages]
     return tuple(sorted(routes, key=lambda route: "*" in route.pattern))
 
 
@@ -176,7 +180,10 @@ class Rules:
     extensions: Extensions = field(default_factory=Extensions)
 
     def index_of(self, name: str) -> PackageIndex:
-        return next((route.index for route in self.routes if fnmatchcase(name, route.pattern)), self.default)
+        for route in self.routes:
+            if fnmatchcase(name, route.pattern):
+                return route.index
+        return self.default
 
     def is_of_default(self, name: str) -> bool:
         return self.index_of(name) is self.default

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from functools import lru_cache
+from itertools import product
 from typing import Final
 
 from packaging.tags import Tag
@@ -34,8 +36,10 @@ class TagRanks:
     """Which wheels a target can load, and its preference: the lower the rank, the better."""
 
     def __init__(self, tags: tuple[Tag, ...]) -> None:
-        self._ranks = {(tag.interpreter, tag.abi, tag.platform): rank for rank, tag in reversed(list(enumerate(tags)))}
-        self._parts = [set(parts) for parts in zip(*self._ranks, strict=True)] or [set()] * 3
+        self._ranks: dict[tuple[str, str, str], int] = {}
+        for rank, tag in enumerate(tags):
+            self._ranks.setdefault((tag.interpreter, tag.abi, tag.platform), rank)
+        self._parts = list(map(set, zip(*self._ranks, strict=True))) or [set()] * 3
         # A page lists hundreds of releases with the same few sets of tags: each set is ranked once.
         self._cache: dict[str, int | None] = {}
 
@@ -82,13 +86,15 @@ class TagRanks:
         interpreters, abis, platforms = (
             loadable.intersection(part.split(".")) for loadable, part in zip(self._parts, parts, strict=True)
         )
-        ranks = (self._ranks.get((i, a, p)) for i in interpreters for a in abis for p in platforms)
-        return min((rank for rank in ranks if rank is not None), default=None)
+        known = self._ranks.keys() & product(interpreters, abis, platforms)
+        return min(map(self._ranks.__getitem__, known), default=None)
 
 
 def version_of(filename: str) -> Version | None:
     """The version in a wheel's or an sdist's file name; None if it is not PEP 440's."""
-    return pep440(version_text(filename)) if len(filename) <= LONGEST else None
+    if len(filename) > LONGEST:
+        return None
+    return pep440(version_text(filename))
 
 
 def version_text(filename: str) -> str:
@@ -96,7 +102,7 @@ def version_text(filename: str) -> str:
     for end in SDIST_SUFFIXES:
         if filename.endswith(end):
             return filename[: -len(end)].rpartition("-")[2]
-    return filename.split("-", 2)[1] if "-" in filename else ""
+    return filename.partition("-")[2].partition("-")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +154,16 @@ class SelectionPolicy:
         return self.cutoff is None or (file.uploaded is not None and not_after(file.uploaded, self.cutoff))
 
     def is_fitting(self, filename: str) -> bool:
-        version = version_of(filename) if self.fits is not None and "+" in filename else None
-        return version is None or self.fits is None or self.fits(version)
+        if self.fits is None or "+" not in filename:
+            return True
+        version = version_of(filename)
+        return version is None or self.fits(version)
 
     def release(self, text: str) -> str:
         """A version without the label by which an extension's wheels differ."""
-        return text if self.fits is None else text.partition("+")[0]
+        if self.fits is None:
+            return text
+        return text.partition("+")[0]
 
     def may_accept_later(self, file: ListedFile) -> bool:
         """Whether the file has no upload time, and may still get one that is old enough."""
@@ -186,22 +196,30 @@ def own_files(listing: PageListing, project: str) -> PageListing:
 def select(listing: PageListing, project: str, policy: SelectionPolicy) -> Selection:
     """What a target sees of a project; raises BadPage if a file that counts cannot be read. project: normalised."""
     wheels, sdists, others = policy.ranks.partition(listing.names)
-    if policy.fits is not None:
-        others |= {listing.names[number] for number in wheels if not policy.is_fitting(listing.names[number])}
-        wheels = [number for number in wheels if policy.is_fitting(listing.names[number])]
-    loadable = [listing.file(number) for number in wheels]
+    loadable: list[ListedFile] = []
+    for number in wheels:
+        if policy.is_fitting(listing.names[number]):
+            loadable.append(listing.file(number))
+        else:
+            others.add(listing.names[number])
     if policy.sdists is not Sdists.NONE:
         covered = {version_text(file.filename) for file in loadable if policy.accepts(file)}
         covering = _versions(covered)
-        loadable += [
-            listing.file(number) for number in sdists if _is_missing(listing.names[number], project, covered, covering)
-        ]
+        for number in sdists:
+            if _is_missing(listing.names[number], project, covered, covering):
+                loadable.append(listing.file(number))
     if policy.cutoff is not None and loadable and not any(file.uploaded for file in loadable):
         return Selection({}, undated=True)
-    files = {file.filename: file for file in loadable if policy.accepts(file)}
+    files: dict[str, ListedFile] = {}
+    later: set[str] = set()
+    for file in loadable:
+        if policy.accepts(file):
+            files[file.filename] = file
+        elif policy.may_accept_later(file):
+            later.add(version_text(file.filename))
     unloadable, pending = _unloadable(listing, files, others, policy, project)
-    pending |= _versions({version_text(file.filename) for file in loadable if policy.may_accept_later(file)})
-    return Selection(files, unloadable, pending=tuple(str(version) for version in sorted(pending)))
+    pending |= _versions(later)
+    return Selection(files, unloadable, pending=tuple(map(str, sorted(pending))))
 
 
 def _is_missing(filename: str, project: str, covered: set[str], covering: set[Version]) -> bool:
@@ -239,21 +257,18 @@ def _unloadable(
 
     others: the remaining names, some without tags.
     """
-    selected = _versions({policy.release(version_text(name)) for name in files})
-    newest = max(selected, default=None)
-    floor = newest.major if newest is not None and not newest.epoch else 0
     texts = {policy.release(version_text(name)) for name in others}
-    # Most of hundreds of old versions need no parsing: their first number shows that they are older.
-    newer = _versions({text for text in texts if not (head := text.partition(".")[0]).isdigit() or int(head) >= floor})
-    pending: set[Version] = set()
-    candidates = {
-        version for version in newer - selected if not version.is_prerelease and (newest is None or version >= newest)
-    }
-    numbers: dict[Version, list[int]] = {version: [] for version in candidates}
-    for number, name in enumerate(listing.names if candidates else ()):
-        found = pep440(policy.release(version_text(name))) if len(name) <= LONGEST else None
-        if found in numbers and _is_of(name, project):
+    candidates = _newest(texts, _versions({policy.release(version_text(name)) for name in files}))
+    if not candidates:
+        return None, set()
+    numbers: dict[Version, list[int]] = defaultdict(list)
+    for number, name in enumerate(listing.names):
+        if len(name) > LONGEST:
+            continue
+        found = pep440(policy.release(version_text(name)))
+        if found in candidates and _is_of(name, project):
             numbers[found].append(number)
+    pending: set[Version] = set()
     for version in sorted(candidates, reverse=True):
         for number in numbers[version]:
             file = listing.file(number)
@@ -264,8 +279,31 @@ def _unloadable(
     return None, pending
 
 
+def _newest(texts: set[str], selected: set[Version]) -> set[Version]:
+    """The final versions that are newer than all of `selected`."""
+    newest = max(selected, default=None)
+    floor = 0
+    if newest is not None and not newest.epoch:
+        floor = newest.major
+
+    def may_be_newer(text: str) -> bool:
+        # Most of hundreds of old versions need no parsing: their first number shows that they are older.
+        first = text.partition(".")[0]
+        return not first.isdigit() or int(first) >= floor
+
+    found: set[Version] = set()
+    for version in _versions(set(filter(may_be_newer, texts))) - selected:
+        if not version.is_prerelease and (newest is None or version >= newest):
+            found.add(version)
+    return found
+
+
 def _versions(texts: set[str]) -> set[Version]:
-    return {version for text in texts if len(text) <= LONGEST and (version := pep440(text)) is not None}
+    versions: set[Version] = set()
+    for text in texts:
+        if len(text) <= LONGEST and (version := pep440(text)) is not None:
+            versions.add(version)
+    return versions
 
 
 def not_after(uploaded: str, cutoff: datetime) -> bool:
@@ -287,6 +325,8 @@ def upload_time(uploaded: str) -> datetime:
     # Python 3.10 reads neither "Z", nor offsets without a colon, nor fractions of other than 3 or 6 digits.
     rest = uploaded[19:].rstrip("zZ")
     sign = max(rest.find("+"), rest.find("-"))
-    fraction, offset = (rest[:sign], rest[sign:]) if sign >= 0 else (rest, "+0000")
+    fraction, offset = rest, "+0000"
+    if sign >= 0:
+        fraction, offset = rest[:sign], rest[sign:]
     text = f"{uploaded[:19]}.{(fraction[1:] + '000000')[:6]}{offset[:3]}:{offset[-2:]}"
     return datetime.fromisoformat(text).astimezone(timezone.utc)

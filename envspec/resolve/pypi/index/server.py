@@ -69,9 +69,8 @@ async def serve(views: Mapping[str, View], loopback: Loopback) -> AsyncIterator[
         if isinstance(body, Path):
             return web.FileResponse(body)
         content_type = _PAGE_TYPE if filename is None else "application/octet-stream"
-        return web.Response(
-            body=body, content_type=content_type, headers=_VOLATILE if view.is_volatile(name, filename) else _HEADERS
-        )
+        headers = _VOLATILE if view.is_volatile(name, filename) else _HEADERS
+        return web.Response(body=body, content_type=content_type, headers=headers)
 
     bodies = "{bodies:" + "|".join(each.value for each in Bodies) + "}"
     async with AsyncExitStack() as stack:

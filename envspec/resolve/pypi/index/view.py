@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -65,6 +66,8 @@ _LARGE_BYTES: Final = 8 << 20
 _WALKED: Final = 12
 #: By view.
 _Selections = Mapping[str, Selection]
+#: What the cache keeps of a file.
+_VALUES: Final = attrgetter(*ListedFile.__slots__)
 
 
 class Pages:
@@ -92,9 +95,10 @@ class Pages:
         if page.asked < self.client.began and not all(each.is_final for each in selections.values()):
             # The page is of an earlier run: what had no upload time then may have one by now.
             if self.client.http is None:
-                pending = sorted({version for each in selections.values() for version in each.pending})
+                pending = set[str]().union(*(each.pending for each in selections.values()))
+                what = f"{name} {', '.join(sorted(pending)[-3:])}".rstrip()
                 raise OfflineMiss(
-                    f"the upload time of {name}{' ' if pending else ''}{', '.join(pending[-3:])} at index {index.name}",
+                    f"the upload time of {what} at index {index.name}",
                     hint="lock without --offline, or with an older as_of: the index adds upload times late",
                 )
             page, selections = await self.client.page(index, name, self.client.began, read)
@@ -106,14 +110,18 @@ class Pages:
             if index.is_page and not listing.names:
                 raise NotListed(name)
             bound = cutoff if index.dated else None
-            return {
-                view: select(listing, name, self._policy(view, rules, name, bound, page.asked))
-                for view, rules in self.rules.items()
-                if name not in rules.direct and rules.index_of(name) == index and rules.cutoff_of(name) == cutoff
-            }
+            selections: dict[str, Selection] = {}
+            for view, rules in self.rules.items():
+                if name in rules.direct or rules.index_of(name) != index or rules.cutoff_of(name) != cutoff:
+                    continue
+                policy = self._policy(view, rules, name, bound, page.asked)
+                selections[view] = select(listing, name, policy)
+            return selections
 
         # A page of 10 MB takes 0.1 s, and ten times as long if it was made to: Ctrl-C must not wait for it.
-        return await run_in_thread(select_all) if len(page.body) > _LARGE_BYTES else select_all()
+        if len(page.body) > _LARGE_BYTES:
+            return await run_in_thread(select_all)
+        return select_all()
 
     def _policy(self, view: str, rules: Rules, name: str, cutoff: datetime | None, asked: datetime) -> SelectionPolicy:
         fits = partial(rules.extensions.fits, name) if name in rules.extensions else None
@@ -268,8 +276,7 @@ class View:
         if found is None:
             found = await self._read(name)
             if found.is_final and name not in self._unstored:
-                files = [[getattr(file, each) for each in ListedFile.__slots__] for file in found.files.values()]
-                fields = {"files": files, "unloadable": found.unloadable}
+                fields = {"files": list(map(_VALUES, found.files.values())), "unloadable": found.unloadable}
                 self._client.store.put_selection(self.key, name, fields)
         self._selections[name] = found
         return found
@@ -277,7 +284,9 @@ class View:
     @property
     def mirror(self) -> str:
         """The URL of the default index if a setting names it, else empty."""
-        return self.rules.default.shown_url if self._client.environ.get("ENVSPEC_DEFAULT_INDEX") else ""
+        if not self._client.environ.get("ENVSPEC_DEFAULT_INDEX"):
+            return ""
+        return self.rules.default.shown_url
 
     @property
     def mirror_hint(self) -> str:
@@ -317,8 +326,10 @@ class View:
         shown: dict[str, ListedFile] = {}
         for file in self._offered(name, await self.selection(name)):
             # One wheel represents both if a release has a .tar.gz and a .zip.
-            is_itself = bodies is Bodies.WHOLE and _is_wheel(file)
-            shown.setdefault(file.filename if is_itself else self._shown(name, file), file)
+            if bodies is Bodies.WHOLE and _is_wheel(file):
+                shown.setdefault(file.filename, file)
+            else:
+                shown.setdefault(self._shown(name, file), file)
         entries = [_entry(name, file, filename, bodies) for filename, file in shown.items()]
         page = {"meta": {"api-version": "1.0"}, "name": name, "files": entries}
         return json.dumps(page, separators=(",", ":")).encode()
@@ -331,8 +342,13 @@ class View:
         if not self._withholds or name not in extensions:
             return files
         versions = {file.filename: version_of(file.filename) or Version("0") for file in files}
-        served = max((each for each in versions.values() if extensions.allows(name, each)), default=None)
-        offered = [file for file in files if _is_wheel(file) or served is None or versions[file.filename] > served]
+        allowed = [version for version in versions.values() if extensions.allows(name, version)]
+        if not allowed:
+            return files
+        offered: list[ListedFile] = []
+        for file in files:
+            if _is_wheel(file) or versions[file.filename] > max(allowed):
+                offered.append(file)
         if len(offered) < len(files):
             self._withheld.add(name)
         return offered
@@ -354,16 +370,11 @@ class View:
         """
         file = await self._file(name, filename)
         provider = self.rules.provided.get(name)
-        index = self.rules.index_of(name)
-        if isinstance(provider, FoundPackage) and provider.metadata is not None:
-            return valid(provider.metadata)
         if provider is not None:
-            published = await self._published(provider)
-            with self._recording():
-                body = (await self._client.metadata(index, published)).body if published else b""
-            return _provided_metadata(provider, body)
-        version = version_of(file.filename) or Version("0")
-        built = None if _is_wheel(file) else self.rules.built.get((name, version))
+            return await self._provided(provider)
+        index, version, built = self.rules.index_of(name), version_of(file.filename) or Version("0"), None
+        if not _is_wheel(file):
+            built = self.rules.built.get((name, version))
         try:
             with self._recording():
                 body = built or (await self._client.metadata(index, file)).body
@@ -377,9 +388,21 @@ class View:
             corrections = (*corrections, Correction(lambda _: True, (requirement,), "the label of its wheel"))
         return corrected(valid(body), corrections, file.filename)
 
+    async def _provided(self, provider: ProvidedPackage) -> bytes:
+        """The METADATA of a package that is from no index."""
+        if isinstance(provider, FoundPackage) and provider.metadata is not None:
+            return valid(provider.metadata)
+        body = b""
+        if published := await self._published(provider):
+            with self._recording():
+                body = (await self._client.metadata(self.rules.index_of(provider.name), published)).body
+        return _provided_metadata(provider, body)
+
     async def read_sdist(self, name: str, version: str) -> None:
         """Observe a release that is an sdist alone and cannot be read."""
-        files = (await self.selection(name)).files.values() if name not in self.rules.provided else ()
+        if name in self.rules.provided:
+            return
+        files = (await self.selection(name)).files.values()
         of_release = [file for file in files if version_of(file.filename) == Version(version)]
         if of_release and not any(map(_is_wheel, of_release)):
             await self.metadata(name, of_release[0].filename)
@@ -393,13 +416,13 @@ class View:
         Raises:
             KeyError: the view has no such file.
         """
-        provider = self.rules.provided.get(name)
-        if provider is not None:
-            file = await self._published(provider) if bodies is Bodies.WHOLE else None
-        else:
-            file = await self._file(name, filename)
-            if file.filename != filename or bodies is Bodies.STUB:
-                file = None
+        provider, file = self.rules.provided.get(name), None
+        if provider is None:
+            listed = await self._file(name, filename)
+            if listed.filename == filename and bodies is Bodies.WHOLE:
+                file = listed
+        elif bodies is Bodies.WHOLE:
+            file = await self._published(provider)
         if file is None:
             return metadata_only_wheel(filename, await self.metadata(name, filename))
         with self._recording():
@@ -434,7 +457,8 @@ class View:
 
     def overlaps(self, files: Mapping[str, ListedFile]) -> list[Overlap]:
         """Files that these packages install differently, as far as `record_digest` has read them."""
-        store, hashes = self._client.store, {name: file.sha256 or "" for name, file in files.items()}
+        store = self._client.store
+        hashes = {name: file.sha256 or "" for name, file in files.items()}
         known = {name: store.wheel_files(sha256) for name, sha256 in hashes.items()}
         return overlaps(known, lambda name: store.wheel_paths(hashes[name]))
 
@@ -450,8 +474,12 @@ class View:
 
     async def _file(self, name: str, shown: str) -> ListedFile:
         files = (await self.selection(name)).files
-        found = (file for file in files.values() if self._shown(name, file) == shown)
-        return files.get(shown) or next(found, None) or files[shown]
+        if shown in files:
+            return files[shown]
+        for file in files.values():
+            if self._shown(name, file) == shown:
+                return file
+        raise KeyError(shown)
 
     @contextmanager
     def _recording(self) -> Iterator[None]:
@@ -470,16 +498,18 @@ class View:
         fields = self._client.store.selection(self.key, name)
         if fields is None:
             return None
-        return Selection({values[0]: ListedFile(*values) for values in fields["files"]}, fields["unloadable"])
+        files = [ListedFile(*values) for values in fields["files"]]
+        return Selection({file.filename: file for file in files}, fields["unloadable"])
 
     def _given(self, name: str) -> Selection | None:
         """A wheel that the spec names by URL, or a package from no index."""
-        file = self.rules.direct.get(name)
         if (provider := self.rules.provided.get(name)) is not None:
             # The only file of such a package: any target loads it, without a hash.
             filename = f"{name.replace('-', '_')}-{provider.version}-py3-none-any.whl"
-            file = ListedFile(filename, filename)
-        return Selection({file.filename: file}) if file is not None else None
+            return Selection({filename: ListedFile(filename, filename)})
+        if (file := self.rules.direct.get(name)) is not None:
+            return Selection({file.filename: file})
+        return None
 
     async def _published(self, provider: ProvidedPackage) -> ListedFile | None:
         """The wheel of the same version for the target on the package's index; None if it has none."""
@@ -488,8 +518,14 @@ class View:
         except NotListed:
             return None
         version = Version(provider.version)
-        ranks = {name: rank for name in files if (rank := self.rank(name)) is not None and version_of(name) == version}
-        return files[min(ranks, key=lambda name: (ranks[name], name))] if ranks else None
+        fitting: list[tuple[int, str]] = []
+        for name in files:
+            rank = self.rank(name)
+            if rank is not None and version_of(name) == version:
+                fitting.append((rank, name))
+        if not fitting:
+            return None
+        return files[min(fitting)[1]]
 
     async def _read(self, name: str) -> Selection:
         index = self.rules.index_of(name)
@@ -522,13 +558,11 @@ def _is_wheel(file: ListedFile) -> bool:
 
 def corrected(metadata: bytes, corrections: tuple[Correction, ...], filename: str) -> bytes:
     """METADATA with the missing requirements added to its head."""
-    version = version_of(filename) if corrections else None
-    lines = [
-        f"Requires-Dist: {requirement.replace(OWN_VERSION, version.public)}".encode()
-        for correction in corrections
-        if version is not None and correction.applies(version)
-        for requirement in correction.requires
-    ]
+    version, lines = version_of(filename), []
+    for correction in corrections:
+        if version is not None and correction.applies(version):
+            for requirement in correction.requires:
+                lines.append(f"Requires-Dist: {requirement.replace(OWN_VERSION, version.public)}".encode())
     if not lines:
         return metadata
     first, newline, rest = metadata.partition(b"\n")
@@ -536,12 +570,10 @@ def corrected(metadata: bytes, corrections: tuple[Correction, ...], filename: st
 
 
 def _entry(name: str, file: ListedFile, shown: str, bodies: Bodies) -> dict[str, object]:
-    is_itself = shown == file.filename and bodies is Bodies.WHOLE
-    entry: dict[str, object] = {
-        "filename": shown,
-        "url": f"../../files/{name}/{shown}",
-        "hashes": {"sha256": file.sha256} if file.sha256 and is_itself else {},
-    }
+    hashes = {}
+    if file.sha256 and shown == file.filename and bodies is Bodies.WHOLE:
+        hashes["sha256"] = file.sha256
+    entry: dict[str, object] = {"filename": shown, "url": f"../../files/{name}/{shown}", "hashes": hashes}
     if shown.endswith(".whl"):
         entry["core-metadata"] = True
     if file.requires_python:
