@@ -78,6 +78,14 @@ def fits(spec: str, record: PackageRecord) -> bool:
     return _match_spec(spec).matches(record)
 
 
+def fits_all(specs: Iterable[str], record: PackageRecord) -> bool:
+    return all(fits(spec, record) for spec in specs)
+
+
+def fitting(spec: str, records: Iterable[RepoDataRecord]) -> list[RepoDataRecord]:
+    return [record for record in records if fits(spec, record)]
+
+
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
     """A request's limits. records: all records of some names. machine: see `machine_records`."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from envspec.credentials import channel_without_credentials
@@ -51,32 +51,34 @@ def channel_client(
     from rattler.networking.middleware import AddHeadersMiddleware, MirrorMiddleware, RetryMiddleware
 
     # rattler passes the host and the path of a request only, so that one client serves one origin.
-    logins = {
-        urlsplit(address).path: login
-        for address in addresses
-        if origin_of(address) == origin and (login := login_of(address))
-    }
+    logins: dict[str, str] = {}
+    for address in addresses:
+        if origin_of(address) == origin and (login := login_of(address)):
+            logins[urlsplit(address).path] = login
 
     def header(host: str, path: str) -> dict[str, str] | None:
-        fitting = [prefix for prefix in logins if path.startswith(prefix)] if host == urlsplit(origin).hostname else []
-        return {"Authorization": logins[max(fitting, key=len)]} if fitting else None
+        fitting = [prefix for prefix in logins if path.startswith(prefix)]
+        if not fitting or host != urlsplit(origin).hostname:
+            return None
+        return {"Authorization": logins[max(fitting, key=len)]}
 
-    # Requests that are sent elsewhere before logins are looked up get none.
-    plain = {key: [value] for key, value in relayed.items() if not keeps_logins(key)}
-    others = {key: [value] for key, value in relayed.items() if key not in plain}
+    plain: dict[str, list[str]] = {}
+    others: dict[str, list[str]] = {}
+    for url, mirror in relayed.items():
+        # Requests that are sent elsewhere before logins are looked up get none.
+        mirrors = others if keeps_logins(url) else plain
+        mirrors[url] = [mirror]
     with _loopback_without_proxy():
-        return Client(
-            [
-                RetryMiddleware(waits.attempts - 1),
-                *([MirrorMiddleware(plain)] if plain else []),
-                # User and password are sent as a header: in the URL they would be written into the cache's files.
-                *([AddHeadersMiddleware(header)] if logins else []),
-                *own_middleware(origin),
-                *([MirrorMiddleware(others)] if others else []),
-            ],
-            user_agent="envspec",
-            timeout=max(1, round(waits.total_s)),
-        )
+        middleware: list[Any] = [RetryMiddleware(waits.attempts - 1)]
+        if plain:
+            middleware.append(MirrorMiddleware(plain))
+        if logins:
+            # User and password are sent as a header: in the URL they would be written into the cache's files.
+            middleware.append(AddHeadersMiddleware(header))
+        middleware += own_middleware(origin)
+        if others:
+            middleware.append(MirrorMiddleware(others))
+        return Client(middleware, user_agent="envspec", timeout=max(1, round(waits.total_s)))
 
 
 def own_middleware(url: str) -> list[AuthenticationMiddleware | OciMiddleware | GCSMiddleware | S3Middleware]:
@@ -90,8 +92,9 @@ def own_middleware(url: str) -> list[AuthenticationMiddleware | OciMiddleware | 
 def login_of(address: str) -> str | None:
     """The Authorization header for an address's user and password; None if it has none."""
     parts = urlsplit(address)
-    user, password = parts.username, unquote(parts.password or "")
-    return None if user is None else Credential(unquote(user), password).basic
+    if parts.username is None:
+        return None
+    return Credential(unquote(parts.username), unquote(parts.password or "")).basic
 
 
 @contextmanager
@@ -99,9 +102,9 @@ def _loopback_without_proxy() -> Iterator[None]:
     """rattler reads the process's proxies when a client is made, and would use them for 127.0.0.1 too."""
     names = ("no_proxy", "NO_PROXY")
     before = {name: os.environ[name] for name in names if name in os.environ}
-    exempt = next(filter(None, before.values()), None)
+    exempt = next(filter(None, before.values()), "")
     try:
-        os.environ.update(dict.fromkeys(names, f"{exempt},127.0.0.1" if exempt else "127.0.0.1"))
+        os.environ.update(dict.fromkeys(names, ",".join(filter(None, [exempt, "127.0.0.1"]))))
         yield
     finally:
         for name in names:
@@ -172,9 +175,10 @@ def is_garbled(message: str) -> bool:
 
 def channel_error(message: str, channels: Sequence[Channel], waits: Timeouts) -> NetworkError:
     """The error for rattler's message. channels: those that were requested."""
-    urls = _URL.findall(message)
-    # The last URL is the request's; before it rattler may name the channel.
-    url = without_credentials(urls[-1].rstrip(".")) if urls else _urls(channels)
+    url = _urls(channels)
+    if urls := _URL.findall(message):
+        # The last URL is the request's; before it rattler may name the channel.
+        url = without_credentials(urls[-1].rstrip("."))
     if "a coalesced request failed" in message:
         return SharedChannelError(url, "cannot be read as a channel", hint=_AGAIN)
     if "could not find subdir" in message:

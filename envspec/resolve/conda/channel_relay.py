@@ -78,18 +78,29 @@ class Relay:
             text = text.replace(address, url)
         return text
 
+    def _address_behind(self, address: str) -> str:
+        """The channel's address for one of the relay's.
+
+        Empty for another program or user of this machine: only rattler's client has the token.
+        """
+        for mirrored, prefix in self.mirrors.items():
+            if address.startswith(prefix):
+                return mirrored + address[len(prefix) :]
+        return ""
+
+    def _channel_of(self, url: str) -> Channel | None:
+        """The channel of a URL without percent signs."""
+        for channel in self._channels:
+            if url.startswith(f"{unquote(channel.url)}/"):
+                return channel
+        return None
+
     async def answer(self, request: web.Request) -> web.StreamResponse:
         from aiohttp import web
 
-        address = f"{request.scheme}://{request.host}{request.raw_path}"
-        mirrors = ((mirrored, prefix) for mirrored, prefix in self.mirrors.items() if address.startswith(prefix))
-        mirrored, prefix = next(mirrors, ("", ""))
-        if not mirrored:
-            # Another program or user of this machine: only rattler's client has the token.
-            return web.Response(status=404)
-        url = mirrored + address[len(prefix) :]
+        url = self._address_behind(f"{request.scheme}://{request.host}{request.raw_path}")
         public = unquote(without_credentials(url))
-        channel = next((each for each in self._channels if public.startswith(f"{unquote(each.url)}/")), None)
+        channel = self._channel_of(public)
         if channel is None:
             return web.Response(status=404)
         subdir, _, name = public[len(unquote(channel.url)) + 1 :].partition("/")
@@ -117,15 +128,13 @@ class Relay:
         from aiohttp import ClientError, web
 
         headers = {key: request.headers[key] for key in _REQUEST_HEADERS if key in request.headers}
-        login = login_of(channel.address) if origin_of(channel.address) == origin_of(url) else None
-        if login is None and keeps_logins(url):
-            # From rattler's own store.
-            login = request.headers.get("Authorization")
-        if login:
+        if login := _login(request, channel, url):
             headers["Authorization"] = login
         hint = f"write its address on {{}} into [conda] channels in place of {channel.name}, if the channel moved there"
-        # A channel's name in a spec refers to the public server, wherever that keeps its files.
-        own = None if origin_of(url) == CHANNEL_ALIAS else Bounds(f"channel {channel.name}", (channel.address,), hint)
+        own = None
+        if origin_of(url) != CHANNEL_ALIAS:
+            # A channel's name in a spec refers to the public server, wherever that keeps its files.
+            own = Bounds(f"channel {channel.name}", (channel.address,), hint)
         if request.method == "HEAD":
             found = await self._http.request("HEAD", url, headers=headers, within=own)
             return web.Response(status=_relayed_status(found.status, url))
@@ -154,6 +163,16 @@ class Relay:
 
 class _BrokenAnswer(Exception):
     """The connection broke after a part of the answer was passed on."""
+
+
+def _login(request: web.Request, channel: Channel, url: str) -> str | None:
+    """The Authorization header: the channel's own on its origin, else the one from rattler's own store."""
+    login = None
+    if origin_of(channel.address) == origin_of(url):
+        login = login_of(channel.address)
+    if login is None and keeps_logins(url):
+        login = request.headers.get("Authorization")
+    return login
 
 
 def _relayed_status(status: int, url: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -31,6 +31,7 @@ from envspec.resolve.conda.channel_client import (
     without_login,
 )
 from envspec.resolve.conda.channel_relay import Relay, needs_relay, relaying
+from envspec.resolve.conda.records import record_name
 from envspec.resolve.types import Channel, CondaRequest
 
 if TYPE_CHECKING:
@@ -49,8 +50,13 @@ _EXIT_PAUSE_S: Final = 0.05
 def is_in_time(record: RepoDataRecord, request: CondaRequest) -> bool:
     """Whether a record counts: by the time of its indexing, else of its build."""
     time = record.indexed_timestamp or record.timestamp
-    cutoff = request.cutoff_of(record.name.normalized)
-    return request.undated if time is None else time <= cutoff.astimezone(timezone.utc)
+    if time is None:
+        return request.undated
+    return time <= request.cutoff_of(record_name(record)).astimezone(timezone.utc)
+
+
+def in_time(records: Iterable[RepoDataRecord], request: CondaRequest) -> list[RepoDataRecord]:
+    return [record for record in records if is_in_time(record, request)]
 
 
 def utc_text(time: datetime) -> str:
@@ -71,19 +77,21 @@ async def opened(
     async with AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.sleep, _EXIT_PAUSE_S)
         after_relay = stack.enter_context(ExitStack())
-        relay = None if offline or not relayed else await stack.enter_async_context(relaying(relayed, environ))
+        relay: Relay | None = None
+        mirrors: Mapping[str, str] = {}
+        if relayed and not offline:
+            relay = await stack.enter_async_context(relaying(relayed, environ))
+            mirrors = relay.mirrors
+        configs: dict[str, SourceConfig] = {}
+        for channel in relayed:
+            if origin_of(channel.address) != CHANNEL_ALIAS:
+                # Shards may be on any server that their index names.
+                configs[channel.url] = SourceConfig(cache_action=action, sharded_enabled=False)
         gateway = Gateway(
             cache_dir=cache,
             default_config=SourceConfig(cache_action=action),
-            # Shards may be on any server that their index names.
-            per_channel_config={
-                channel.url: SourceConfig(cache_action=action, sharded_enabled=False)
-                for channel in relayed
-                if origin_of(channel.address) != CHANNEL_ALIAS
-            },
-            client=channel_client(
-                waits, CHANNEL_ALIAS, [channel.address for channel in every], relay.mirrors if relay else {}
-            ),
+            per_channel_config=configs,
+            client=channel_client(waits, CHANNEL_ALIAS, [channel.address for channel in every], mirrors),
         )
         found = Channels(gateway, waits, relay)
         # Clearing waits for the locks that requests hold on rattler's cache: not while they wait for the relay.
@@ -93,7 +101,9 @@ async def opened(
 
 def _without_secrets(channel: Channel) -> str:
     """The address that rattler gets, and writes into its cache; the relay uses the channel's own, with its token."""
-    return channel.url if channel.address.startswith("http") else without_login(channel.address)
+    if channel.address.startswith("http"):
+        return channel.url
+    return without_login(channel.address)
 
 
 class Channels:
@@ -112,8 +122,9 @@ class Channels:
     async def sources(self, request: CondaRequest, work: Path) -> list[rattler.Channel | SparseRepoData]:
         """What a solver chooses from, in order. work: a folder for records with a cutoff of their own."""
         found: list[rattler.Channel | SparseRepoData] = []
-        for number, channel in enumerate(request.channels if request.cutoffs else ()):
-            found += await self._with_own_cutoff(request, channel, work / f"cutoffs-{number}")
+        if request.cutoffs:
+            for number, channel in enumerate(request.channels):
+                found += await self._with_own_cutoff(request, channel, work / f"cutoffs-{number}")
         # All channels come after: the spec may take a name with a cutoff of its own from a later channel.
         for channel in request.channels:
             found += self._plain(channel, request.platform)
@@ -132,10 +143,13 @@ class Channels:
         named = _named_channels(request.requirements)
         found: list[RepoDataRecord] = []
         for channel in request.channels:
-            if queried := sorted(name for name in left if named.get(name, channel.url) == channel.url):
-                records = await self._query(channel, platform or request.platform, queried)
-                found += records
-                left -= {each.name.normalized for each in records} if channel is not request.channels[-1] else set()
+            queried = _names_of(channel, left, named)
+            if not queried:
+                continue
+            records = await self._query(channel, platform or request.platform, queried)
+            found += records
+            if channel is not request.channels[-1]:
+                left -= set(map(record_name, records))
         return found
 
     async def reachable(self, request: CondaRequest) -> list[RepoDataRecord]:
@@ -154,11 +168,11 @@ class Channels:
             sources, subdirs = self._plain(channel, request.platform), _subdirs(request.platform)
             if channel.repodata is not None:
                 # rattler's gateway has no names of repodata in folders.
-                sparse = cast("list[SparseRepoData]", sources)
-                found |= {name for each in sparse for name in each.package_names(PackageFormatSelection.BOTH)}
+                for each in cast("list[SparseRepoData]", sources):
+                    found.update(each.package_names(PackageFormatSelection.BOTH))
             else:
                 query = self.gateway.names(_as_sources(sources), subdirs, channel_relations="disabled")
-                found |= {name.normalized for name in await self.awaited(query, [channel])}
+                found.update(name.normalized for name in await self.awaited(query, [channel]))
         return sorted(found)
 
     async def awaited(self, query: Awaitable[_T], channels: Sequence[Channel]) -> _T:
@@ -172,10 +186,12 @@ class Channels:
         except (GatewayError, FetchRepoDataError, IoError) as error:
             if is_garbled(str(error)):
                 self._garbled.update(channels)
-            errors = self._relay.errors if self._relay else {}
-            found = [errors[channel.url] for channel in channels if channel.url in errors]
-            text = self._relay.translated(str(error)) if self._relay else str(error)
-            raise found[0] if found else channel_error(text, channels, self._waits) from None
+            if self._relay is None:
+                raise channel_error(str(error), channels, self._waits) from None
+            for channel in channels:
+                if channel.url in self._relay.errors:
+                    raise self._relay.errors[channel.url] from None
+            raise channel_error(self._relay.translated(str(error)), channels, self._waits) from None
 
     def refuse_missing(self, request: CondaRequest) -> None:
         """Refuse a channel without the request's platform, unless the spec declares that.
@@ -218,15 +234,18 @@ class Channels:
     ) -> list[RepoDataRecord]:
         sources, subdirs = _as_sources(self._plain(channel, platform)), _subdirs(platform)
         query = self.gateway.query(sources, subdirs, list(specs), recursive=recursive, channel_relations="disabled")
-        return [record for records in await self.awaited(query, [channel]) for record in records]
+        found: list[RepoDataRecord] = []
+        for records in await self.awaited(query, [channel]):
+            found += records
+        return found
 
     def _plain(self, channel: Channel, platform: Platform) -> list[rattler.Channel | SparseRepoData]:
         import rattler
 
         if channel.repodata is None:
             return [rattler.Channel(_without_secrets(channel))]
-        files = [file for file in _repodata_files(channel) if file.parent.name in _subdirs(platform)]
-        return [self._sparse_of(channel.url, file) for file in files]
+        subdirs = _subdirs(platform)
+        return [self._sparse_of(channel.url, file) for file in _repodata_files(channel) if file.parent.name in subdirs]
 
     def _sparse_of(self, url: str, file: Path) -> SparseRepoData:
         key = url, file
@@ -242,14 +261,17 @@ class Channels:
         up in the real channel by their file name.
         """
         by_subdir: dict[str, dict[str, Any]] = {}
-        named = _named_channels(request.requirements)
-        names = sorted(name for name in request.cutoffs if named.get(name, channel.url) == channel.url)
-        for record in await self._query(channel, request.platform, names) if names else ():
+        names = _names_of(channel, request.cutoffs, _named_channels(request.requirements))
+        if not names:
+            return []
+        for record in await self._query(channel, request.platform, names):
             if is_in_time(record, request):
                 fields = {**json.loads(record.to_json()), "timestamp": int(request.as_of.timestamp() * 1000)}
                 by_subdir.setdefault(record.subdir, {})[record.file_name] = fields
-        files = (write_repodata(folder, subdir, records) for subdir, records in sorted(by_subdir.items()))
-        return [_sparse(folder.as_uri(), file) for file in files]
+        sources: list[SparseRepoData] = []
+        for subdir, records in sorted(by_subdir.items()):
+            sources.append(_sparse(folder.as_uri(), write_repodata(folder, subdir, records)))
+        return sources
 
 
 def write_repodata(folder: Path, subdir: str, records: Mapping[str, Any]) -> Path:
@@ -267,8 +289,18 @@ def _named_channels(requirements: Iterable[str]) -> dict[str, str]:
     """The URLs of the channels in requirements such as `nvidia::cuda-toolkit`."""
     from rattler import MatchSpec
 
-    specs = (MatchSpec(text) for text in requirements if "::" in text or "[" in text)
-    return {spec.name.normalized: without_credentials(spec.channel.base_url) for spec in specs if spec.channel}
+    found: dict[str, str] = {}
+    for text in requirements:
+        if "::" in text or "[" in text:
+            spec = MatchSpec(text)
+            if spec.channel:
+                found[spec.name.normalized] = without_credentials(spec.channel.base_url)
+    return found
+
+
+def _names_of(channel: Channel, names: Iterable[str], named: Mapping[str, str]) -> list[str]:
+    """The names that may come from a channel, sorted. named: the channels of some, as `_named_channels`."""
+    return sorted(name for name in names if named.get(name, channel.url) == channel.url)
 
 
 def locked_channel(channel: Channel) -> CondaChannel:
@@ -279,10 +311,10 @@ def locked_channel(channel: Channel) -> CondaChannel:
         return CondaChannel(channel.name, channel.url)
     from rattler import PackageFormatSelection
 
-    files = _repodata_files(channel)
-    count = sum(_sparse(channel.url, file).record_count(PackageFormatSelection.BOTH) for file in files)
-    hashes = ((hashlib.sha256(file.read_bytes()).hexdigest(), file.parent.name) for file in files)
-    lines = "".join(f"{sha256}  {subdir}/repodata.json\n" for sha256, subdir in hashes)
+    count, lines = 0, ""
+    for file in _repodata_files(channel):
+        count += _sparse(channel.url, file).record_count(PackageFormatSelection.BOTH)
+        lines += f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.parent.name}/repodata.json\n"
     return CondaChannel(channel.name, channel.url, ChannelPart(count, hashlib.sha256(lines.encode()).hexdigest()))
 
 
@@ -332,17 +364,14 @@ class ChannelTimestamps:
         """Refuse a cutoff after the last time. For a channel that was never read, rattler raises."""
         for key, channel in self._keys():
             stored = self.store.answer(key)
-            read = datetime.fromisoformat(stored["read"]) if stored else cutoff
-            if read < cutoff:
+            if stored and (read := datetime.fromisoformat(stored["read"])) < cutoff:
                 raise OfflineMiss(
                     f"the state of channel {channel.name} on {utc_text(cutoff)} (the last is from {utc_text(read)})",
                     hint="run once with a network, or set an earlier as_of",
                 )
 
-    def _keys(self) -> list[tuple[str, Channel]]:
-        return [
-            (cache.key_of(["conda channel", channel.url, platform.value]), channel)
-            for channel in self.channels
-            if not channel.is_folder
-            for platform in self.platforms
-        ]
+    def _keys(self) -> Iterator[tuple[str, Channel]]:
+        for channel in self.channels:
+            if not channel.is_folder:
+                for platform in self.platforms:
+                    yield cache.key_of(["conda channel", channel.url, platform.value]), channel

@@ -23,8 +23,8 @@ from urllib.parse import unquote
 
 from envspec.io.process import Finished, run
 from envspec.resolve.conda.channel_client import without_credentials
-from envspec.resolve.conda.channels import Channels, is_in_time, write_repodata
-from envspec.resolve.conda.records import by_name
+from envspec.resolve.conda.channels import Channels, in_time, write_repodata
+from envspec.resolve.conda.records import by_name, record_name
 from envspec.resolve.conda.solver import CondaUnsolvable, Rattler
 from envspec.resolve.pypi.resolver import ResolverError
 from envspec.resolve.types import CondaRequest
@@ -89,10 +89,11 @@ async def _choose(
     platform = request.platform.value
     channel = work / "channel"
     _write_channel(channel, (platform, "noarch"), records)
-    virtual = {
-        each.name: each.version if each.build == "0" else f"{each.version} {each.build}"
-        for each in request.virtual_packages
-    }
+    virtual: dict[str, str] = {}
+    for each in request.virtual_packages:
+        virtual[each.name] = each.version
+        if each.build != "0":
+            virtual[each.name] += f" {each.build}"
     dependencies = _dependencies(request.requirements)
     # JSON is YAML as well.
     inputs = {
@@ -126,15 +127,12 @@ def allowed(request: CondaRequest, records: Iterable[RepoDataRecord]) -> list[Re
     found: list[RepoDataRecord] = []
     for name, of_name in sorted(by_name(records).items()):
         specs = specs_of.get(name, ())
-        named = {_url(str(spec.channel.base_url)) for spec in specs if spec.channel}
-        first = min((_url(record.channel) for record in of_name), key=lambda url: order.get(url, len(order)))
-        found += [
-            record
-            for record in of_name
-            if _url(record.channel) in (named or {first})
-            and all(spec.matches(record) for spec in specs)
-            and is_in_time(record, request)
-        ]
+        urls = {_url(str(spec.channel.base_url)) for spec in specs if spec.channel}
+        if not urls:
+            urls.add(min(map(_url_of, of_name), key=lambda url: order.get(url, len(order))))
+        for record in in_time(of_name, request):
+            if _url_of(record) in urls and all(spec.matches(record) for spec in specs):
+                found.append(record)
     return found
 
 
@@ -151,6 +149,10 @@ def _url(address: str | None) -> str:
     return without_credentials(address or "")
 
 
+def _url_of(record: RepoDataRecord) -> str:
+    return _url(record.channel)
+
+
 async def _reachable(request: CondaRequest, channels: Channels) -> list[RepoDataRecord]:
     """Every record that the requirements can lead to, through all channels."""
     required = set(_specs_by_name(request.requirements))
@@ -158,8 +160,12 @@ async def _reachable(request: CondaRequest, channels: Channels) -> list[RepoData
     while True:
         wider = replace(request, requirements=(*request.requirements, *sorted(more)))
         records = await channels.reachable(wider)
-        names = {record.name.normalized for record in records}
-        names |= {text.split(maxsplit=1)[0] for each in records for text in each.depends if not text.startswith("__")}
+        names = set[str]()
+        for record in records:
+            names.add(record_name(record))
+            for text in record.depends:
+                if not text.startswith("__"):
+                    names.add(text.split(maxsplit=1)[0])
         # One channel's records may require names of another channel, before or after it.
         if len(request.channels) == 1 or names - required <= more:
             return records
@@ -175,9 +181,13 @@ async def _kept(request: CondaRequest, channels: Channels, work: Path) -> Mappin
     chosen = set()
     if request.locked:
         with suppress(CondaUnsolvable):  # conda-lock will find the same and report it
-            chosen = {_file(record) for record in await Rattler().solve(request, channels, work)}
-    files = {package.name: (package.subdir, package.filename) for package in request.locked}
-    return {name: file for name, file in files.items() if file in chosen}
+            chosen = set(map(_file, await Rattler().solve(request, channels, work)))
+    kept: dict[str, tuple[str, str]] = {}
+    for package in request.locked:
+        file = package.subdir, package.filename
+        if file in chosen:
+            kept[package.name] = file
+    return kept
 
 
 def _file(record: RepoDataRecord) -> tuple[str, str]:
@@ -188,11 +198,21 @@ def _dependencies(requirements: Iterable[str]) -> list[str]:
     """The requirements in conda-lock's form: one for each name, with version and build; `allowed` applies the rest."""
     found = []
     for name, specs in sorted(_specs_by_name(requirements).items()):
-        versions = list(dict.fromkeys(spec.version for spec in specs if spec.version))
-        # Not every executable can read a regular expression.
-        builds = [spec.build for spec in specs if spec.build and not spec.build.startswith("^")]
-        version = versions[0] if any("|" in text for text in versions) else ",".join(versions)
-        found.append(" ".join([name, *([version or "*"] if versions or builds else []), *builds[:1]]))
+        versions: dict[str, None] = {}
+        builds: list[str] = []
+        for spec in specs:
+            if spec.version:
+                versions[spec.version] = None
+            # Not every executable can read a regular expression.
+            if spec.build and not spec.build.startswith("^"):
+                builds.append(spec.build)
+        version = ",".join(versions)
+        if "|" in version:
+            version = next(iter(versions))
+        parts = [name]
+        if versions or builds:
+            parts.append(version or "*")
+        found.append(" ".join([*parts, *builds[:1]]))
     return found
 
 
@@ -207,8 +227,10 @@ def _write_channel(folder: Path, subdirs: Iterable[str], records: Iterable[RepoD
 
 
 def _executable(environ: Mapping[str, str]) -> str | None:
-    found = (shutil.which(name, path=environ.get("PATH", "")) for name in EXECUTABLES)
-    return next((path for path in found if path), None)
+    for name in EXECUTABLES:
+        if path := shutil.which(name, path=environ.get("PATH", "")):
+            return path
+    return None
 
 
 def _environ(work: Path, path: str) -> dict[str, str]:
@@ -237,8 +259,8 @@ def _looked_up(choice: Path, records: Iterable[RepoDataRecord]) -> list[RepoData
     by_file = {_file(record): record for record in records}
     lines = choice.read_text(encoding="utf-8").splitlines()
     found = []
-    for url in (line.partition("#")[0] for line in lines[lines.index("@EXPLICIT") + 1 :] if line):
-        *_, subdir, filename = unquote(url).split("/")
+    for line in filter(None, lines[lines.index("@EXPLICIT") + 1 :]):
+        *_, subdir, filename = unquote(line.partition("#")[0]).split("/")
         if (subdir, filename) not in by_file:
             raise ResolverError(f"conda-lock chose {subdir}/{filename}, which was not among its records")
         found.append(by_file[subdir, filename])

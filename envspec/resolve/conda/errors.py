@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING, Final
 
 from envspec.errors import EnvspecError, NoSolution
 from envspec.models import Platform
-from envspec.resolve.conda.candidates import RequestLimits, fits, machine_records, newest_first, with_key
+from envspec.resolve.conda.candidates import (
+    RequestLimits,
+    fits_all,
+    fitting,
+    machine_records,
+    newest_first,
+    with_key,
+)
 from envspec.resolve.conda.channel_client import without_credentials
-from envspec.resolve.conda.channels import Channels, is_in_time, utc_text
-from envspec.resolve.conda.records import build_text, by_name, cuda_builds, name_of
+from envspec.resolve.conda.channels import Channels, in_time, utc_text
+from envspec.resolve.conda.records import build_text, by_name, cuda_builds, name_of, record_name, specs_of
 from envspec.resolve.conda.solver import CondaUnsolvable
 from envspec.resolve.types import LOOSEN, CondaRequest
 
@@ -51,7 +58,13 @@ class Chain:
     @property
     def last(self) -> str:
         """The requirement at the end."""
-        return self.steps[-1][-1] if self.steps else self.root
+        if not self.steps:
+            return self.root
+        return self.steps[-1][-1]
+
+    def is_part_of(self, other: Chain) -> bool:
+        """Whether another chain goes on where this one ends."""
+        return self != other and self.root == other.root and other.steps[: len(self.steps)] == self.steps
 
 
 def chains(message: str) -> list[Chain]:
@@ -77,13 +90,17 @@ def _nodes(message: str) -> Iterator[tuple[int, str, str]]:
     for line in message.splitlines():
         found = _LINE.match(line.removeprefix(_FIRST))
         # A text may have a tree of one requirement, and then one of packages that are incompatible.
-        top += _NEXT_TREE if line.startswith(_INCOMPATIBLE) else 0
+        if line.startswith(_INCOMPATIBLE):
+            top += _NEXT_TREE
         if not found or not found[2] or found[2].startswith(_IGNORED):
             continue
         text = _SUFFIX.sub("", found[2].removeprefix(_ALONE).partition(" is excluded because ")[0])
         end = next(filter(text.endswith, _VERBS), "")
         text = text.removesuffix(end).removesuffix(" *")
-        yield top + (-1 if line.startswith(_FIRST) else len(found[1])), text, _VERBS.get(end, "")
+        depth = top + len(found[1])
+        if line.startswith(_FIRST):
+            depth = top - 1
+        yield depth, text, _VERBS.get(end, "")
 
 
 #: Parts of a reason, with a hint; the first match decides.
@@ -110,14 +127,15 @@ class CpuFallback(NoSolution):
 async def no_solution_error(error: CondaUnsolvable, request: CondaRequest, channels: Channels) -> EnvspecError:
     """The error to raise for a solver's "no solution": causes that the records show come before the solver's text."""
     subject = f"no solution for conda's packages on {request.platform.value}"
-    limits = await _limits(request, channels, [chain.last for chain in chains(error.message)])
-    unknown = [text for text in request.requirements if not limits.records.get(name_of(text)) and text[:2] != "__"]
+    limits = await _limits(request, channels, error.message)
+    unknown: list[str] = []
+    for text in request.requirements:
+        if not text.startswith("__") and not limits.records.get(name_of(text)):
+            unknown.append(text)
     if unknown:
-        return NoSolution(
-            f"{subject}: no such package: {', '.join(with_key(request, text) for text in unknown)}",
-            hint=await _similar_names(unknown, request, channels),
-        )
-    reasons = [reason for text in request.requirements if (reason := _reason(text, limits))]
+        shown = ", ".join(with_key(request, text) for text in unknown)
+        return NoSolution(f"{subject}: no such package: {shown}", hint=await _similar_names(unknown, request, channels))
+    reasons = filter(None, [_reason(text, limits) for text in request.requirements])
     why = "; ".join(reasons) or _conflict(error.message, limits) or error.message.strip()
     return NoSolution(f"{subject}: {why}", hint=_hint(why))
 
@@ -126,8 +144,8 @@ async def cpu_build_error(
     fallbacks: Sequence[RepoDataRecord], error: CondaUnsolvable, request: CondaRequest, channels: Channels
 ) -> EnvspecError:
     """The error for packages with CUDA builds of which none fits. request: without added constraints."""
-    names = [record.name.normalized for record in fallbacks]
-    limits = await _limits(request, channels, [*names, *(chain.last for chain in chains(error.message))])
+    names = list(map(record_name, fallbacks))
+    limits = await _limits(request, channels, error.message, names)
     why = _no_cuda(names[0], limits) or _conflict(error.message, limits) or error.message.strip()
     texts = ", ".join(map(build_text, fallbacks))
     return CpuFallback(f"{_ineffective(request)}: a build for the CPU of {texts}; {why}", hint=_hint(why))
@@ -138,8 +156,10 @@ def other_platform_error(
 ) -> EnvspecError:
     """The error for packages whose CUDA builds are for another platform only. records: of that platform."""
     others = by_name(newest_first(cuda_builds(records)))
-    pairs = ((record, others[record.name.normalized][0]) for record in fallbacks)
-    found = (f"{build_text(own)}, no CUDA build; {other.subdir} has {build_text(other)}" for own, other in pairs)
+    found: list[str] = []
+    for own in fallbacks:
+        other = others[record_name(own)][0]
+        found.append(f"{build_text(own)}, no CUDA build; {other.subdir} has {build_text(other)}")
     return CpuFallback(f"{_ineffective(request)}: {'. '.join(found)}", hint=_hint("no CUDA build"))
 
 
@@ -151,16 +171,18 @@ def channel_priority_error(
     record: RepoDataRecord, request: CondaRequest, records: Iterable[RepoDataRecord]
 ) -> EnvspecError:
     """The error for a record of a channel after the one that its name belongs to. records: those that count."""
-    name = record.name.normalized
-    newest = newest_first(other for other in records if other.name.normalized == name)[0]
-    first, later = (_channel_of(each, request) for each in (newest, record))
-    required = " and ".join(with_key(request, text) for text in request.requirements if name_of(text) == name)
-    by_channel = "" if "://" in later else f'require "{later}::{name}", or '
+    name = record_name(record)
+    newest = newest_first(by_name(records)[name])[0]
+    first, later = _channel_of(newest, request), _channel_of(record, request)
+    required = " and ".join(with_key(request, text) for text in specs_of(name, request.requirements))
+    hint = f"loosen the requirement, or put {later} before {first} in [conda] channels"
+    if "://" not in later:
+        hint = f'require "{later}::{name}", or {hint}'
     return NoSolution(
         f"no solution for conda's packages on {request.platform.value}: {required or name} fits {build_text(record)} "
         f"of {later}, but a name belongs to the first channel that has it: {first}, "
         f"whose newest {name} is {newest.version}",
-        hint=f"{by_channel}loosen the requirement, or put {later} before {first} in [conda] channels",
+        hint=hint,
     )
 
 
@@ -169,8 +191,10 @@ def _channel_of(record: RepoDataRecord, request: CondaRequest) -> str:
     return next((channel.name for channel in request.channels if channel.url == url), url)
 
 
-async def _limits(request: CondaRequest, channels: Channels, more: Iterable[str]) -> RequestLimits:
-    names = {name_of(text) for text in (*request.requirements, *request.constraints, *more)}
+async def _limits(request: CondaRequest, channels: Channels, message: str, more: Iterable[str] = ()) -> RequestLimits:
+    """The limits with the records of what the request requires, the solver's message ends at, and `more` names."""
+    names = set(map(name_of, (*request.requirements, *request.constraints))).union(more)
+    names.update(name_of(chain.last) for chain in chains(message))
     records = by_name(await channels.records(request, names))
     return RequestLimits(request, {name: records.get(name, ()) for name in names}, machine_records(request))
 
@@ -183,32 +207,38 @@ def _reason(requirement: str, limits: RequestLimits) -> str | None:
         unmet = limits.unmet(requirement)
         return f"{words}: the spec requires {unmet}" if unmet else None
     records = limits.records[name]
-    timely = [record for record in records if is_in_time(record, request)]
-    fitting = [record for record in records if fits(requirement, record)]
-    if not fitting:
-        return f"nothing fits {words}: {_existing(requirement, timely or records, request)}"
-    candidates = newest_first(record for record in fitting if is_in_time(record, request))
+    matching = fitting(requirement, records)
+    if not matching:
+        return f"nothing fits {words}: {_existing(requirement, in_time(records, request) or records, request)}"
+    candidates = newest_first(in_time(matching, request))
     if not candidates:
-        return f"nothing that fits {words} is in time: it {limits.too_late(fitting)}"
-    obstacles = [limits.obstacle(record) for record in candidates]
+        return f"nothing that fits {words} is in time: it {limits.too_late(matching)}"
+    obstacles = list(map(limits.obstacle, candidates))
     if not all(obstacles):
         return None
-    caps = [(text, cap) for text, cap in limits.limits(name) if text in request.constraints]
-    if caps and not any(all(fits(text, record) for text, _ in caps) for record in candidates):
-        above = " and ".join(cap for _, cap in caps)
-        return f"{words} is above {above}" if request.cuda else f"{words}: excluded by {caps[0][1]}"
-    return f"{words}: {build_text(candidates[0])} {obstacles[0]}"
+    above = _above_constraints(name, candidates, limits)
+    return words + (above or f": {build_text(candidates[0])} {obstacles[0]}")
+
+
+def _above_constraints(name: str, candidates: Sequence[RepoDataRecord], limits: RequestLimits) -> str:
+    """What follows a requirement of `name` none of whose candidates meets all added constraints; empty if one does."""
+    caps = [(text, cap) for text, cap in limits.limits(name) if text in limits.request.constraints]
+    texts = [text for text, _ in caps]
+    if any(fits_all(texts, record) for record in candidates):
+        return ""
+    if limits.request.cuda:
+        return f" is above {' and '.join(cap for _, cap in caps)}"
+    return f": excluded by {caps[0][1]}"
 
 
 def _existing(requirement: str, records: Sequence[RepoDataRecord], request: CondaRequest) -> str:
     from rattler import MatchSpec
 
     spec, newest = MatchSpec(requirement), newest_first(records)[0]
-    name = newest.name.normalized
-    of_version = [record for record in records if spec.version and fits(f"{name} {spec.version}", record)]
-    if spec.build and of_version:
-        builds = ", ".join(sorted({str(record.build) for record in of_version})[:4])
-        return f"the builds of that version are {builds}"
+    name = record_name(newest)
+    if spec.build and spec.version and (of_version := fitting(f"{name} {spec.version}", records)):
+        builds = sorted({str(record.build) for record in of_version})
+        return f"the builds of that version are {', '.join(builds[:4])}"
     text = f"the newest {name} by {utc_text(request.cutoff_of(name))} is {newest.version} ({newest.build})"
     if spec.version and re.match(r"cuda|cpu", spec.version):
         return f"{text}, and a build string comes third: `{name} * {spec.version.rstrip('.*')}*`"
@@ -221,32 +251,36 @@ def _conflict(message: str, limits: RequestLimits) -> str:
 
     # The spec's requirements by rattler's form of them.
     required = {str(MatchSpec(text)).removesuffix(" *"): text for text in limits.request.requirements}
-    order = list(required)
     every = [chain for chain in chains(message) if chain.root in required or chain.steps]
-
-    def is_part(chain: Chain, other: Chain) -> bool:
-        return chain != other and chain.root == other.root and other.steps[: len(chain.steps)] == chain.steps
-
-    def is_of_another_python(chain: Chain) -> bool:
-        """Whether it is a build for another Python, and what excludes the build for this one is another chain."""
-        if not chain.steps or name_of(chain.last) != "python":
-            return False
-        *path, (package, _, _) = chain.steps
-        at = len(path)
-        same = (other for other in every if other.root == chain.root and list(other.steps[:at]) == path)
-        steps = (step for other in same for step in other.steps[at : at + 1])
-        return any(step[0] == package and name_of(step[-1]) != "python" for step in steps)
-
-    longest = [chain for chain in every if not any(is_part(chain, other) for other in every)]
-    longest = [chain for chain in longest if not is_of_another_python(chain)]
+    longest: list[Chain] = []
+    for chain in every:
+        if not any(map(chain.is_part_of, every)) and not _is_of_another_python(chain, every):
+            longest.append(chain)
     if not longest:
         return ""
-    longest.sort(key=lambda chain: order.index(chain.root) if chain.root in required else len(order))
+    order = {root: number for number, root in enumerate(required)}
+    longest.sort(key=lambda chain: order.get(chain.root, len(order)))
     found = list(dict.fromkeys(_sentence(chain, required.get(chain.root, chain.root), limits) for chain in longest))
-    more = len(found) - _MOST_CHAINS
-    ending = f"; and {more} more of this kind" if more > 0 else ""
-    start = "these conflict: " if len({chain.root for chain in longest}) > 1 else ""
-    return start + "; ".join(found[:_MOST_CHAINS]) + ending
+    text = "; ".join(found[:_MOST_CHAINS])
+    if len(found) > _MOST_CHAINS:
+        text += f"; and {len(found) - _MOST_CHAINS} more of this kind"
+    if any(chain.root != longest[0].root for chain in longest):
+        text = f"these conflict: {text}"
+    return text
+
+
+def _is_of_another_python(chain: Chain, every: Iterable[Chain]) -> bool:
+    """Whether it is a build for another Python, and what excludes the build for this one is another chain."""
+    if not chain.steps or name_of(chain.last) != "python":
+        return False
+    end = len(chain.steps) - 1
+    for other in every:
+        if other.root != chain.root or other.steps[:end] != chain.steps[:end] or len(other.steps) <= end:
+            continue
+        package, _, requirement = other.steps[end]
+        if package == chain.steps[end][0] and name_of(requirement) != "python":
+            return True
+    return False
 
 
 def _sentence(chain: Chain, root: str, limits: RequestLimits) -> str:
@@ -259,9 +293,9 @@ def _sentence(chain: Chain, root: str, limits: RequestLimits) -> str:
 def _no_cuda(name: str, limits: RequestLimits) -> str:
     """What excludes the newest CUDA build that the spec's requirements allow; empty if nothing alone does."""
     records = newest_first(cuda_builds(limits.records.get(name, ())))
-    required = [text for text in limits.request.requirements if name_of(text) == name]
-    allowed = [record for record in records if all(fits(text, record) for text in required)] or records
-    obstacles = [limits.obstacle(record) for record in allowed]
+    required = specs_of(name, limits.request.requirements)
+    allowed = [record for record in records if fits_all(required, record)] or records
+    obstacles = list(map(limits.obstacle, allowed))
     if not all(obstacles):
         return ""
     return f"the newest CUDA build, {build_text(allowed[0])}, {obstacles[0]}"
@@ -273,13 +307,17 @@ def _hint(why: str) -> str:
 
 async def _similar_names(unknown: Sequence[str], request: CondaRequest, channels: Channels) -> str:
     """A hint about another name or another platform."""
-    names = [name_of(text) for text in unknown]
+    names = list(map(name_of, unknown))
     if "python" in names:
         return f"remove {request.platform.value} from env.platforms, or add a channel that has it"
     if request.platform is not Platform.LINUX_64:
-        existing = sorted({each.name.normalized for each in await channels.records(request, names, Platform.LINUX_64)})
+        existing = sorted(set(map(record_name, await channels.records(request, names, Platform.LINUX_64))))
         if existing:
             return f"move {', '.join(existing)} to [conda.platform.linux-64], which has it"
     every = await channels.names(request)
-    near = [match for name in names for match in get_close_matches(name, every, n=1, cutoff=0.75)]
-    return f"did you mean {', '.join(near)}?" if near else _hint("no such package")
+    near: list[str] = []
+    for name in names:
+        near += get_close_matches(name, every, n=1, cutoff=0.75)
+    if not near:
+        return _hint("no such package")
+    return f"did you mean {', '.join(near)}?"

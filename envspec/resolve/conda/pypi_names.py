@@ -70,7 +70,9 @@ class PypiNames:
             return ()
         listed = self.facts.listed(package.name, self._channel(package))
         # Several were gathered over years: which of them this archive contains, in which versions, is unknown.
-        return listed if listed is not None and len(listed) < 2 else None
+        if listed is None or len(listed) > 1:
+            return None
+        return listed
 
     def candidates(self, package: CondaPackage) -> tuple[str, ...]:
         """PyPI names that archives of this conda name contained."""
@@ -94,13 +96,14 @@ class UnmappedName(NoSolution):
         if unnamed:
             lines = ", ".join(_names_line(package, names) for package in unnamed)
             hints.append(f"set it in [conda.names]: {lines}; or `[]` for one that contains no Python package")
-        reasons = []
-        for each in (*unnamed, *odd):
-            candidates = names.candidates(each)
-            reason = " and needs Python; its PyPI package is unknown"
-            reason += f" (archives of that name contained {', '.join(candidates)})" if candidates else ""
-            reason = ", no version of a Python package" if each in odd else reason
-            reasons.append(f"{each.name} {each.version} comes from {each.channel}{reason}")
+        reasons: list[str] = []
+        for each in unnamed:
+            reason = "needs Python; its PyPI package is unknown"
+            if candidates := names.candidates(each):
+                reason += f" (archives of that name contained {', '.join(candidates)})"
+            reasons.append(f"{each.name} {each.version} comes from {each.channel} and {reason}")
+        for each in odd:
+            reasons.append(f"{each.name} {each.version} comes from {each.channel}, no version of a Python package")
         super().__init__(f"{'; '.join(reasons)}; the archives cannot be read", hint="; ".join(hints))
 
 
@@ -113,8 +116,13 @@ async def with_provided(
     count, even if they were read before.
     """
     found = await asyncio.gather(*(_provided(package, names, reader) for package in packages))
-    filled = tuple(replace(p, provides=provided or ()) for p, provided in zip(packages, found, strict=True))
-    return filled, tuple(p for p, provided in zip(packages, found, strict=True) if provided is None)
+    filled: list[CondaPackage] = []
+    unknown: list[CondaPackage] = []
+    for package, provided in zip(packages, found, strict=True):
+        filled.append(replace(package, provides=provided or ()))
+        if provided is None:
+            unknown.append(package)
+    return tuple(filled), tuple(unknown)
 
 
 def provided_by(packages: Iterable[CondaPackage]) -> dict[str, CondaProvided]:
@@ -142,10 +150,14 @@ def provided_in(paths: bytes) -> tuple[Provided, ...]:
         listed = [str(entry["_path"]) for entry in parse_json(paths)["paths"]]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"no list of paths: {error!r}") from error
-    # `typing_extensions-4.12.0`, `nose-1.3.7-py3.9` (an egg's).
-    stems = (found["stem"].split("-") for path in listed if (found := _INFO.fullmatch(path)))
-    versions = ((stem[0], _pep440(stem[1])) for stem in stems if len(stem) > 1)
-    return tuple(sorted({Provided(str(canonicalize_name(name)), version) for name, version in versions if version}))
+    provided = set[Provided]()
+    for path in listed:
+        if found := _INFO.fullmatch(path):
+            # `typing_extensions-4.12.0`, `nose-1.3.7-py3.9` (an egg's).
+            name, _, rest = found["stem"].partition("-")
+            if version := _pep440(rest.partition("-")[0]):
+                provided.add(Provided(str(canonicalize_name(name)), version))
+    return tuple(sorted(provided))
 
 
 def _pep440(text: str) -> str | None:
@@ -179,9 +191,13 @@ async def _provided(package: CondaPackage, names: PypiNames, reader: Reader | No
 
 def _names_line(package: CondaPackage, names: PypiNames) -> str:
     """A line of [conda.names] with the likely name."""
-    key = package.name if re.fullmatch(r"[A-Za-z0-9_-]+", package.name) else f'"{package.name}"'
-    own, candidates = str(canonicalize_name(package.name)), names.candidates(package)
-    return f'{key} = "{candidates[0] if candidates and own not in candidates else own}"'
+    key = package.name
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", key):
+        key = f'"{key}"'
+    likely, candidates = str(canonicalize_name(package.name)), names.candidates(package)
+    if candidates and likely not in candidates:
+        likely = candidates[0]
+    return f'{key} = "{likely}"'
 
 
 #: Archives of the old form, and those on a server without ranges, come whole: few Python packages are larger.

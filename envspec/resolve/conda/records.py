@@ -50,6 +50,15 @@ def name_of(spec: str) -> str:
     return found[1].lower() if found else spec
 
 
+def specs_of(name: str, specs: Iterable[str]) -> list[str]:
+    """The match specs of a name."""
+    return [spec for spec in specs if name_of(spec) == name]
+
+
+def record_name(record: PackageRecord) -> str:
+    return record.name.normalized
+
+
 def package_of(record: RepoDataRecord, channels: Sequence[Channel]) -> CondaPackage:
     """A record of one of these channels, without what requires it.
 
@@ -64,7 +73,9 @@ def package_of(record: RepoDataRecord, channels: Sequence[Channel]) -> CondaPack
             "its channel gives no SHA-256 for it, so it cannot be locked",
             hint="index the channel again (`conda index`, `rattler-index`), or get the package from another one",
         )
-    tracked = fields.get("track_features")
+    tracked = fields.get("track_features") or ()
+    if isinstance(tracked, str):
+        tracked = re.findall(r"[^\s,]+", tracked)
     same: dict[str, Any] = {
         key: fields.get(key) for key in (*_REQUIRED, *_OPTIONAL, "build", "features", "md5", "sha256")
     }
@@ -78,7 +89,7 @@ def package_of(record: RepoDataRecord, channels: Sequence[Channel]) -> CondaPack
         depends=tuple(fields.get("depends", ())),
         constrains=tuple(fields.get("constrains", ())),
         noarch=fields.get("noarch") or "",
-        track_features=tuple(re.findall(r"[^\s,]+", tracked) if isinstance(tracked, str) else tracked or ()),
+        track_features=tuple(tracked),
     )
     for key, form in _FORMS:
         value = getattr(package, key)
@@ -117,9 +128,15 @@ def record_of(package: CondaPackage) -> RepoDataRecord:
 
 def available(packages: Iterable[CondaPackage], records: Iterable[RepoDataRecord]) -> list[RepoDataRecord]:
     """The records of the packages that the channel still has."""
-    by_identity = {(str(r.subdir), r.file_name, r.sha256.hex() if r.sha256 else ""): r for r in records}
-    found = (by_identity.get((p.subdir, p.filename, p.sha256)) for p in packages)
-    return [record for record in found if record is not None]
+    by_identity: dict[tuple[str, str, str], RepoDataRecord] = {}
+    for record in records:
+        if record.sha256:
+            by_identity[record.subdir, record.file_name, record.sha256.hex()] = record
+    found: list[RepoDataRecord] = []
+    for package in packages:
+        if same := by_identity.get((package.subdir, package.filename, package.sha256)):
+            found.append(same)
+    return found
 
 
 def with_askers(packages: Sequence[CondaPackage], requirements: Iterable[str]) -> tuple[CondaPackage, ...]:
@@ -130,8 +147,11 @@ def with_askers(packages: Sequence[CondaPackage], requirements: Iterable[str]) -
     for package in packages:
         for depend in package.depends:
             askers.setdefault(name_of(depend), set()).add(Dependent(package.name, depend))
-    ordered = sorted(packages, key=lambda package: package.name)
-    return tuple(replace(package, required_by=tuple(sorted(askers.get(package.name, ())))) for package in ordered)
+    explained: list[CondaPackage] = []
+    for package in sorted(packages, key=lambda package: package.name):
+        required_by = tuple(sorted(askers.get(package.name, ())))
+        explained.append(replace(package, required_by=required_by))
+    return tuple(explained)
 
 
 def virtual_packages(request: CondaRequest) -> list[GenericVirtualPackage]:
@@ -147,7 +167,7 @@ def virtual_packages(request: CondaRequest) -> list[GenericVirtualPackage]:
 def by_name(records: Iterable[RepoDataRecord]) -> dict[str, list[RepoDataRecord]]:
     found: dict[str, list[RepoDataRecord]] = {}
     for record in records:
-        found.setdefault(record.name.normalized, []).append(record)
+        found.setdefault(record_name(record), []).append(record)
     return found
 
 
@@ -190,9 +210,9 @@ def cpu_fallbacks(chosen: Iterable[_Record], cuda: Iterable[PackageRecord]) -> l
     for record in cuda:
         name, version = record.name.normalized, record.version
         newest[name] = max(newest.get(name, version), version)
-    found = {record.name.normalized: record for record in chosen if not is_cuda_build(record)}
-    return [
-        record
-        for name, record in sorted(found.items())
-        if name in newest and (is_cpu_build(record) or newest[name] >= record.version)
-    ]
+    chosen_by_name = {record_name(record): record for record in chosen if not is_cuda_build(record)}
+    found: list[_Record] = []
+    for name, record in sorted(chosen_by_name.items()):
+        if name in newest and (is_cpu_build(record) or newest[name] >= record.version):
+            found.append(record)
+    return found

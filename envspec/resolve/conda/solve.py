@@ -20,7 +20,7 @@ from envspec.resolve.conda.candidates import (
     rejected_candidate,
 )
 from envspec.resolve.conda.channel_client import SharedChannelError
-from envspec.resolve.conda.channels import Channels, is_in_time, locked_channel, opened
+from envspec.resolve.conda.channels import Channels, in_time, locked_channel, opened
 from envspec.resolve.conda.errors import (
     channel_priority_error,
     cpu_build_error,
@@ -36,10 +36,11 @@ from envspec.resolve.conda.records import (
     is_cuda_build,
     name_of,
     package_of,
+    record_name,
     with_askers,
 )
 from envspec.resolve.conda.solver import CondaSolver, CondaUnsolvable
-from envspec.resolve.types import CondaRequest
+from envspec.resolve.types import Channel, CondaRequest
 
 if TYPE_CHECKING:
     from rattler import RepoDataRecord
@@ -69,12 +70,16 @@ async def solve_all(
             f"{solver.version.partition(' ')[0]}: {why}",
             hint="install one, or use --resolver rattler, which needs no other program",
         )
-    every = {channel: None for request in requests for channel in request.channels}
+    every: dict[Channel, None] = {}
+    for request in requests:
+        every |= dict.fromkeys(request.channels)
     cache = context.cache / "conda" / "rows"
     async with opened(every, cache, context.environ, offline=context.is_offline) as channels:
-        # A folder's records are mapped whole, 200 MB a platform of conda-forge's size, without waiting for a network:
-        # one platform after another. linux-64 comes last, since the others are compared with its records.
-        turn = asyncio.Semaphore(1 if any(channel.is_folder for channel in every) else len(requests))
+        turn = asyncio.Semaphore(len(requests))
+        if any(channel.is_folder for channel in every):
+            # A folder's records are mapped whole, 200 MB a platform of conda-forge's size, without waiting for a
+            # network: one platform after another. linux-64 comes last: the others are compared with its records.
+            turn = asyncio.Semaphore(1)
 
         async def solve(request: CondaRequest) -> _Solved:
             platform = request.platform
@@ -94,22 +99,32 @@ async def solve_all(
             for task in tasks.values():
                 task.cancel()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
-        # Of several errors the first platform's is raised, independent of timing. A shared one has no cause of its own.
-        in_order = [tasks[request.platform] for request in requests]
-        errors = [error for task in in_order if (error := task.exception()) is not None]
-        if errors:
-            raise next((error for error in errors if not isinstance(error, SharedChannelError)), errors[0])
-        solved = [task.result() for task in in_order]
+        solved = _results([tasks[request.platform] for request in requests])
         for request, chosen, _ in solved:
             await _refuse_cuda_elsewhere(request, chosen, channels)
-    return tuple(
-        CondaSolution(request, packages, tuple(map(locked_channel, request.channels)))
-        for request, (_, _, packages) in zip(requests, solved, strict=True)
-    )
+    solutions: list[CondaSolution] = []
+    for request, (_, _, packages) in zip(requests, solved, strict=True):
+        solutions.append(CondaSolution(request, packages, tuple(map(locked_channel, request.channels))))
+    return tuple(solutions)
 
 
 #: The request with the constraints that were added, the records, and their packages.
 _Solved = tuple[CondaRequest, Sequence["RepoDataRecord"], tuple[CondaPackage, ...]]
+
+
+def _results(tasks: Sequence[asyncio.Future[_Solved]]) -> list[_Solved]:
+    """The results of tasks that have ended; raises the first one's error, independent of timing."""
+    shared: SharedChannelError | None = None
+    for task in tasks:
+        error = task.exception()
+        if isinstance(error, SharedChannelError):
+            # It has no cause of its own.
+            shared = shared or error
+        elif error is not None:
+            raise error
+    if shared is not None:
+        raise shared
+    return [task.result() for task in tasks]
 
 
 async def _solve(first: CondaRequest, solver: CondaSolver, channels: Channels) -> _Solved:
@@ -126,30 +141,32 @@ async def _solve(first: CondaRequest, solver: CondaSolver, channels: Channels) -
             if fallbacks:
                 raise await cpu_build_error(fallbacks, error, first, channels) from error
             raise await no_solution_error(error, first, channels) from error
-        records = await channels.records(request, [record.name.normalized for record in chosen])
+        records = await channels.records(request, map(record_name, chosen))
         # Each round requires CUDA builds of names that had others in the round before: no more rounds than names.
         fallbacks = _fallbacks(request, chosen, records)
         # rattler matches requirements with each channel's records before it applies the priority: for `numpy 2.3.*`, a
         # channel with older ones alone is to it a channel without numpy, and the next channel provides the name.
         urls = {record.url for record in records}
-        if (outsider := next((record for record in chosen if record.url not in urls), None)) is not None:
-            raise channel_priority_error(outsider, request, records)
+        for record in chosen:
+            if record.url not in urls:
+                raise channel_priority_error(record, request, records)
         if not fallbacks:
             return request, chosen, _packages(request, chosen, records)
-        added = (cuda_constraint(record.name.normalized) for record in fallbacks)
+        added = [cuda_constraint(record_name(record)) for record in fallbacks]
         request = replace(request, constraints=(*request.constraints, *added))
 
 
 async def _with_preferred(request: CondaRequest, channels: Channels) -> CondaRequest:
     """The request that locks the records which the spec prefers, where no older lock decides."""
-    locked = {package.name for package in request.locked}
-    names = {name for name, _, _ in request.preferred} - locked
+    names = {name for name, _, _ in request.preferred} - {package.name for package in request.locked}
     if not names:
         return request
     records = by_name(await channels.records(request, names))
-    found = (_preferred_record(request, each, records) for each in request.preferred if each[0] in names)
-    packages = (package_of(record, request.channels) for record in found if record is not None)
-    return replace(request, locked=(*request.locked, *packages))
+    locked = list(request.locked)
+    for preferred in request.preferred:
+        if preferred[0] in names and (record := _preferred_record(request, preferred, records)):
+            locked.append(package_of(record, request.channels))
+    return replace(request, locked=tuple(locked))
 
 
 def _preferred_record(
@@ -157,16 +174,19 @@ def _preferred_record(
 ) -> RepoDataRecord | None:
     """The record that the spec prefers, or the newest build of its version; None if the channel has none in time."""
     name, version, build = preferred
-    timely = [record for record in newest_first(records.get(name, ())) if is_in_time(record, request)]
+    timely = in_time(newest_first(records.get(name, ())), request)
     same = [record for record in timely if str(record.version) == version]
-    return next((record for record in same if str(record.build) == build), same[0] if same else None)
+    for record in same:
+        if str(record.build) == build:
+            return record
+    return same[0] if same else None
 
 
 def _packages(
     request: CondaRequest, chosen: Sequence[RepoDataRecord], records: Iterable[RepoDataRecord]
 ) -> tuple[CondaPackage, ...]:
     """records: all records of the chosen names."""
-    by_chosen = ChosenRecords(request, {each.name.normalized: each for each in chosen} | machine_records(request))
+    by_chosen = ChosenRecords(request, {record_name(each): each for each in chosen} | machine_records(request))
     grouped = by_name(records)
     preferred = {name: (version, build) for name, version, build in request.preferred}
 
@@ -186,15 +206,15 @@ def _fallbacks(
     if request.cuda is None:
         return []
     meant = _meant(request, chosen)
-    cuda = [record for record in cuda_builds(records) if is_in_time(record, request)]
-    return [record for record in cpu_fallbacks(chosen, cuda) if record.name.normalized not in meant]
+    cuda = in_time(cuda_builds(records), request)
+    return [record for record in cpu_fallbacks(chosen, cuda) if record_name(record) not in meant]
 
 
 def _meant(request: CondaRequest, chosen: Iterable[RepoDataRecord]) -> set[str]:
     """The names of which the spec requires a build, and their dependencies."""
     from rattler import MatchSpec
 
-    records = {record.name.normalized: record for record in chosen}
+    records = {record_name(record): record for record in chosen}
     left = [name_of(text) for text in request.requirements if MatchSpec(text).build is not None]
     found: set[str] = set()
     while left:
@@ -212,15 +232,15 @@ async def _refuse_cuda_elsewhere(request: CondaRequest, chosen: Sequence[RepoDat
     """
     if request.cuda is None or request.platform is Platform.LINUX_64:
         return
-    required = set(map(name_of, request.requirements))
-    suspects = {
-        record.name.normalized
-        for record in chosen
-        if record.subdir != "noarch"
-        and not is_cuda_build(record)
-        and (record.name.normalized in required or is_cpu_build(record))
-    } - _meant(request, chosen)
+    required, meant = set(map(name_of, request.requirements)), _meant(request, chosen)
+    suspects: dict[str, RepoDataRecord] = {}
+    for record in chosen:
+        name = record_name(record)
+        if record.subdir == "noarch" or is_cuda_build(record) or name in meant:
+            continue
+        if name in required or is_cpu_build(record):
+            suspects[name] = record
     records = await channels.records(request, suspects, Platform.LINUX_64)
-    fallbacks = _fallbacks(request, [record for record in chosen if record.name.normalized in suspects], records)
+    fallbacks = _fallbacks(request, list(suspects.values()), records)
     if fallbacks:
         raise other_platform_error(fallbacks, request, records)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from envspec.errors import NoSolution
-from envspec.resolve.conda.records import available, name_of, virtual_packages
+from envspec.resolve.conda.records import available, name_of, record_name, virtual_packages
 
 if TYPE_CHECKING:
     from rattler import RepoDataRecord
@@ -60,10 +60,14 @@ class Rattler:
         from rattler.exceptions import SolverError
 
         locked = await channels.records(request, [package.name for package in request.locked])
+        requirements: list[str] = []
+        for text in request.requirements:
+            # Records with a cutoff of their own are in a source of their own, which comes before all channels.
+            has_cutoff = name_of(text) in request.cutoffs
+            requirements.append(text.rpartition("::")[2] if has_cutoff else text)
         solving = rattler.solve(
             await channels.sources(request, work),
-            # Records with a cutoff of their own are in a source of their own, which comes before all channels.
-            [text.rpartition("::")[2] if name_of(text) in request.cutoffs else text for text in request.requirements],
+            requirements,
             channels.gateway,
             platforms=[request.platform.value, "noarch"],
             virtual_packages=virtual_packages(request),
@@ -78,9 +82,9 @@ class Rattler:
         except SolverError as error:
             raise CondaUnsolvable(str(error)) from error
         # Those records, as their channel has them.
-        own = {record.name.normalized for record in found} & set(request.cutoffs)
+        own = request.cutoffs.keys() & set(map(record_name, found))
         real = {(record.subdir, record.file_name): record for record in await channels.records(request, own)}
-        return [
-            real[record.subdir, record.file_name] if record.name.normalized in request.cutoffs else record
-            for record in found
-        ]
+        chosen: list[RepoDataRecord] = []
+        for record in found:
+            chosen.append(real[record.subdir, record.file_name] if record_name(record) in own else record)
+        return chosen
