@@ -34,16 +34,16 @@ def error_page(code: str) -> ErrorPage:
     codes = _codes()
     if code not in codes:
         near = nearest(code, codes)
-        raise UsageError(
-            f"there is no error {code!r}" + (f"; did you mean {near!r}?" if near else ""),
-            hint="`envspec explain-error` lists all codes",
-        )
+        message = f"there is no error {code!r}"
+        if near:
+            message += f"; did you mean {near!r}?"
+        raise UsageError(message, hint="`envspec explain-error` lists all codes")
     return _read(code)
 
 
 def error_pages() -> list[ErrorPage]:
     """All of them, by code."""
-    return [_read(code) for code in _codes()]
+    return list(map(_read, _codes()))
 
 
 def _codes() -> list[str]:

@@ -94,20 +94,24 @@ class LockedPackages:
         self.wheels = {package.name: package for package in resolution.packages}
         self.conda = {package.name: package for package in resolution.conda}
         self.installed = {package.name: package for package in resolution.installed}
-        self._provided = {each.name: package for package in resolution.conda for each in package.provides}
+        self._provided: dict[str, CondaPackage] = {}
+        for package in resolution.conda:
+            self._provided.update(dict.fromkeys((each.name for each in package.provides), package))
 
     def named(self, normal: str) -> tuple[Package | None, tuple[CondaPackage, ...]]:
         """The wheel and the conda packages of a name of conda or PyPI. normal: normalised."""
-        conda = [
-            package
-            for package in self.conda.values()
-            if normal == normalised(package.name) or any(each.name == normal for each in package.provides)
-        ]
+        conda = []
+        for package in self.conda.values():
+            names = {normalised(package.name), *(each.name for each in package.provides)}
+            if normal in names:
+                conda.append(package)
         return self.wheels.get(normal), tuple(conda)
 
     def chains(self, package: _AnyPackage) -> tuple[tuple[Link, ...], ...]:
         """The shortest chain from the spec down to each dependent."""
-        source = ChainSource.CONDA if isinstance(package, CondaPackage) else ChainSource.WHEELS
+        source = ChainSource.WHEELS
+        if isinstance(package, CondaPackage):
+            source = ChainSource.CONDA
         start = (source, package.name)
         return tuple(self._chain(self._step(source, dependent), start) for dependent in package.required_by)
 
@@ -126,7 +130,9 @@ class LockedPackages:
             if chain[0].dependent.name == SPEC:
                 break
             above = self._package(chain[0])
-            for dependent in sorted(above.required_by) if above else ():
+            if above is None:
+                continue
+            for dependent in sorted(above.required_by):
                 higher = self._step(chain[0].source, dependent)
                 if higher.key not in cached:
                     cached.add(higher.key)
@@ -146,12 +152,13 @@ class LockedPackages:
         return self.wheels.get(name) or self.installed.get(name)
 
     def _link(self, step: _Step) -> Link:
-        package = self._package(step)
-        channel = package.channel if isinstance(package, CondaPackage) else None
         requirement, replaces = step.dependent.requirement, step.dependent.replaces
         if replaces:
             requirement += f" (pip.overrides, instead of {replaces})"
-        return Link(step.dependent.name, package.version if package else None, requirement, channel)
+        package = self._package(step)
+        version = package.version if package else None
+        channel = package.channel if isinstance(package, CondaPackage) else None
+        return Link(step.dependent.name, version, requirement, channel)
 
 
 _LARGEST: Final = 5
@@ -200,6 +207,16 @@ class ImageExplanation:
     without: str | None
 
 
+def _names(resolution: Resolution) -> set[str]:
+    """Of wheels, conda packages and the Python packages in these."""
+    names = {package.name for package in resolution.packages}
+    for record in resolution.conda:
+        names.add(record.name)
+        for each in record.provides:
+            names.add(each.name)
+    return names
+
+
 def no_cached_code(_: str) -> GpuCodeFound | None:
     """Without a cache."""
     return None
@@ -210,7 +227,9 @@ def explain_image(lock: Lock) -> ImageExplanation | None:
     if not any(resolution.target.platform.is_linux for resolution in lock.resolutions):
         return None
     without = without_image(lock)
-    missing = () if without else tuple(_does_not_run(lock))
+    missing: tuple[str, ...] = ()
+    if not without:
+        missing = tuple(_does_not_run(lock))
     return ImageExplanation(lock.image, lock.system, lock.images, missing, without)
 
 
@@ -221,8 +240,9 @@ def code_read(
     found = cached(package.wheel.sha256)
     if found is None or not (found.sm or found.ptx):
         return ()
-    lost = () if has_other_kernels(package.name) else without_code(gpus, found)
-    source = f"{READ}; nothing for {', '.join(lost)}" if lost else READ
+    source = READ
+    if not has_other_kernels(package.name) and (lost := without_code(gpus, found)):
+        source += f"; nothing for {', '.join(lost)}"
     return (GpuCode(platform, package.name, package.version, "", found.sm, found.ptx, source),)
 
 
@@ -232,10 +252,7 @@ def _does_not_run(lock: Lock) -> Iterator[str]:
     names: set[str] = set()
     for resolution in lock.resolutions:
         if resolution.target.platform.is_linux:
-            names.update(package.name for package in resolution.packages)
-            for record in resolution.conda:
-                names.add(record.name)
-                names.update(each.name for each in record.provides)
+            names |= _names(resolution)
     if "triton" in names:
         yield "torch.compile and other kernels of Triton: they need a C compiler ([image] compiler)"
     elif names & {"torch", "pytorch"}:
@@ -401,6 +418,10 @@ def explain_lock(
     """
     facts = load_facts()
     gpus = capabilities_of(facts, lock.gpus)
+    read: list[GpuCode] = []
+    for resolution in lock.resolutions:
+        for package in resolution.packages:
+            read += code_read(gpus, package, resolution.target.platform, cached)
     return Explanation(
         name=lock.name,
         as_of=lock.as_of,
@@ -418,21 +439,16 @@ def explain_lock(
         image=explain_image(lock),
         gpu_drivers=tuple(_gpu_drivers(lock, gpus, facts)),
         cpu_builds=lock.cpu_builds,
-        gpu_code_read=tuple(
-            code
-            for resolution in lock.resolutions
-            for package in resolution.packages
-            for code in code_read(gpus, package, resolution.target.platform, cached)
-        ),
+        gpu_code_read=tuple(read),
     )
 
 
 def _gpu_drivers(lock: Lock, gpus: Mapping[str, ComputeCapability], facts: Facts) -> Iterator[GpuDriver]:
     """The lock's own driver is for all GPUs that run its CUDA."""
-    drivers = [each for each in (lock.driver, *(own.driver for own in lock.platform_cuda)) if each]
+    drivers = list(filter(None, (lock.driver, *(own.driver for own in lock.platform_cuda))))
     for name, capability in gpus.items():
         first = first_driver(facts, capability)
-        if first and any(not at_least(driver.minimum, first.version) for driver in drivers):
+        if first and not all(at_least(driver.minimum, first.version) for driver in drivers):
             yield GpuDriver(name, first.version, str(first.cuda), first.source)
 
 
@@ -454,28 +470,24 @@ def explain_package(lock: Lock, name: str, cached: CachedGpuCode = no_cached_cod
         pins = LockedPackages(resolution)
         package, records = pins.named(normal)
         if there := pins.installed.get(normal):
-            place = resolution.on_top_of.source if resolution.on_top_of else ""
-            found = (place, pins.chains(there), _code(lock, platform, normal), there.record_sha256)
+            found = (_place(resolution), pins.chains(there), _code(lock, platform, normal), there.record_sha256)
             installed.append(InstalledVariant(platform, there.version, *found))
         elif package is None and not records:
             absent.append(platform)
         if package is not None:
             one = _variant(lock, package, pins, platform, cached)
             key = (one.version, one.extras, one.chains, one.rejected, one.preferred, one.as_of, one.is_newest)
-            previous = variants.get(key)
-            if previous:
-                one = replace(
-                    one, **_joined(previous, one), gpu_code_read=(*previous.gpu_code_read, *one.gpu_code_read)
-                )
+            if previous := variants.get(key):
+                read = (*previous.gpu_code_read, *one.gpu_code_read)
+                one = replace(one, **_joined(previous, one), gpu_code_read=read)
             variants[key] = one
         for record in records:
             other = _conda_variant(lock, record, pins, platform)
-            conda_key = (
-                *(other.name, other.version, other.channel, other.provides, other.chains),
-                *(other.rejected, other.preferred),
-            )
-            before = conda.get(conda_key)
-            conda[conda_key] = replace(other, **_joined(before, other)) if before else other
+            names = (other.name, other.version, other.channel, other.provides, other.chains)
+            conda_key = (*names, other.rejected, other.preferred)
+            if before := conda.get(conda_key):
+                other = replace(other, **_joined(before, other))
+            conda[conda_key] = other
     if not (variants or conda or installed):
         raise _unknown(lock, name, normal)
     return PackageExplanation(normal, tuple(variants.values()), tuple(absent), tuple(conda.values()), tuple(installed))
@@ -493,9 +505,14 @@ def _platform(resolution: Resolution, shared: Sequence[SharedLibrary]) -> Platfo
         resolution.warnings,
         tuple(shared),
         download_of(conda) if conda else None,
-        resolution.on_top_of.source if resolution.on_top_of else "",
+        _place(resolution),
         len(resolution.installed),
     )
+
+
+def _place(resolution: Resolution) -> str:
+    """What a platform is installed on top of; empty if it is nothing."""
+    return resolution.on_top_of.source if resolution.on_top_of else ""
 
 
 def _variant(lock: Lock, package: Package, pins: LockedPackages, platform: Platform, cached: CachedGpuCode) -> Variant:
@@ -514,7 +531,10 @@ def _variant(lock: Lock, package: Package, pins: LockedPackages, platform: Platf
 
 
 def _cutoff(own: Sequence[tuple[str, datetime]], name: str, as_of: datetime) -> datetime:
-    return next((at for each, at in own if normalised(each) == normalised(name)), as_of)
+    for each, at in own:
+        if normalised(each) == normalised(name):
+            return at
+    return as_of
 
 
 def _is_dated(lock: Lock, index: str) -> bool:
@@ -568,11 +588,10 @@ def _unknown(lock: Lock, name: str, normal: str) -> UsageError:
                 f"package {name} is not in {lock.name}: pip.overrides removes it ({each.reason})",
                 hint="remove that override from the spec, and lock again, if it is needed",
             )
-    names = {package.name for resolution in lock.resolutions for package in resolution.packages}
+    names: set[str] = set()
     for resolution in lock.resolutions:
-        names |= {package.name for package in resolution.installed}
-        for package in resolution.conda:
-            names |= {package.name, *(each.name for each in package.provides)}
-    close = difflib.get_close_matches(normal, sorted(names), n=3, cutoff=0.6)
-    hint = f"did you mean {' or '.join(close)}?" if close else "`envspec explain LOCK` without a name explains the lock"
+        names |= _names(resolution) | {package.name for package in resolution.installed}
+    hint = "`envspec explain LOCK` without a name explains the lock"
+    if close := difflib.get_close_matches(normal, sorted(names), n=3, cutoff=0.6):
+        hint = f"did you mean {' or '.join(close)}?"
     return UsageError(f"package {name} is not in {lock.name}", hint=hint)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from envspec.base_image.cpu_builds import cpu_build_text, cuda_instead
@@ -16,6 +16,7 @@ from envspec.facts.gpu import (
     ComputeCapability,
     Runs,
     capabilities_of,
+    capability_of,
     first_driver,
     first_drivers,
     has_other_kernels,
@@ -26,7 +27,7 @@ from envspec.facts.gpu import (
     without_code,
 )
 from envspec.facts.tables import at_least, numeric
-from envspec.models import CpuBuild, Driver, GpuCode, GpuCodeFound, Lock, Package, Platform
+from envspec.models import CpuBuild, Driver, GpuCode, GpuCodeFound, Lock, Package, Platform, Resolution
 
 
 class FitVerdict(Enum):
@@ -61,13 +62,19 @@ class FitReport:
     def verdict(self) -> FitVerdict:
         """The worst of the findings."""
         verdicts = {finding.verdict for finding in self.findings}
-        worst = (each for each in (FitVerdict.DOES_NOT_FIT, FitVerdict.UNKNOWN) if each in verdicts)
-        return next(worst, FitVerdict.FITS)
+        for verdict in (FitVerdict.DOES_NOT_FIT, FitVerdict.UNKNOWN):
+            if verdict in verdicts:
+                return verdict
+        return FitVerdict.FITS
 
 
 @dataclass(frozen=True, slots=True)
 class _TorchBuild:
-    """The locked build of torch. channel: of conda; empty for a wheel. gpus: those of the spec, by name."""
+    """The locked build of torch.
+
+    channel: of conda; empty for a wheel.
+    gpus: those of the spec, by name.
+    """
 
     code: GpuCode
     channel: str
@@ -97,75 +104,88 @@ class _CodeRead:
     def __str__(self) -> str:
         return f"{self.package.name} {self.package.version}"
 
-    @property
-    def is_nvidias(self) -> bool:
-        return self.package.name.startswith("nvidia-")
-
     def runs_on(self, capability: ComputeCapability) -> Runs:
         return runs(capability, self.code.sm, self.code.ptx)
+
+    def is_code_for(self, capability: ComputeCapability) -> bool:
+        """Whether it shows that the environment has code for a GPU."""
+        # NVIDIA's libraries have code for every GPU; what calls them may not.
+        is_nvidias = self.package.name.startswith("nvidia-")
+        return not is_nvidias and self.runs_on(capability) is not Runs.NOT
 
 
 def fits(lock: Lock, machine: Machine, facts: Facts, cached: CachedGpuCode = no_cached_code) -> FitReport:
     """Compare platform, driver and every GPU of the machine with the lock. cached: the GPU code read from a wheel."""
-    platforms = [resolution.target.platform for resolution in lock.resolutions]
-    if machine.platform not in platforms:
-        names = ", ".join(each.value for each in platforms)
-        change = f'add "{machine.platform.value}" to [env] platforms and lock again'
-        why = f"locked for {names}, the machine is {machine.platform.value}"
-        return FitReport(lock.name, machine, (FitFinding("platform", FitVerdict.DOES_NOT_FIT, why, change),), change)
-    platform = FitFinding("platform", FitVerdict.FITS, f"locked for {machine.platform.value}")
-    lock = lock.on(machine.platform)
-    part = next(each for each in lock.resolutions if each.target.platform is machine.platform)
-    pins = read_pins(part, facts)
+    for part in lock.resolutions:
+        if part.target.platform is machine.platform:
+            locked = FitFinding("platform", FitVerdict.FITS, f"locked for {machine.platform.value}")
+            findings, change = _part_fits(lock.on(machine.platform), part, machine, facts, cached)
+            return FitReport(lock.name, machine, (locked, *findings), change)
+    names = ", ".join(part.target.platform.value for part in lock.resolutions)
+    change = f'add "{machine.platform.value}" to [env] platforms and lock again'
+    why = f"locked for {names}, the machine is {machine.platform.value}"
+    return FitReport(lock.name, machine, (FitFinding("platform", FitVerdict.DOES_NOT_FIT, why, change),), change)
+
+
+def _part_fits(
+    lock: Lock, part: Resolution, machine: Machine, facts: Facts, cached: CachedGpuCode
+) -> tuple[tuple[FitFinding, ...], str]:
+    """What is found of the driver and the GPUs, and the smallest change. part: the machine's platform."""
+    has_cuda = read_pins(part, facts).has_cuda
     cpu_builds = [each for each in lock.cpu_builds if each.platform is machine.platform]
-    # Of Windows, facts do not say of every package whether it uses CUDA.
-    is_unknown = machine.platform is Platform.WIN_64 and lock.is_for_gpus and not cpu_builds
-    if not (lock.driver if machine.platform.is_linux else pins.has_cuda or is_unknown):
+    needs_gpu = lock.driver is not None
+    if not machine.platform.is_linux:
+        # Of Windows, facts do not say of every package whether it uses CUDA.
+        is_unknown = machine.platform is Platform.WIN_64 and lock.is_for_gpus and not cpu_builds
+        needs_gpu = has_cuda or is_unknown
+    if not needs_gpu:
         gpus = _without_cuda(lock, cpu_builds, machine)
-        return FitReport(lock.name, machine, (platform, *gpus), _first_change(gpus))
-    build = _locked_build(lock, machine.platform, facts)
+        return gpus, _first_change(gpus)
+    build = _locked_build(lock, part, facts)
     # A GPU's own finding is about torch.
-    notes = tuple(_cpu_build(each) for each in cpu_builds if not build or each.package != build.code.package)
+    of_torch = build.code.package if build else ""
+    notes = [_cpu_build(each) for each in cpu_builds if each.package != of_torch]
     if lock.driver is None or not machine.platform.is_linux:
         driver = FitFinding("driver", FitVerdict.UNKNOWN, "envspec has facts about NVIDIA's drivers for Linux only")
-        return FitReport(lock.name, machine, (platform, driver, *notes))
+        return (driver, *notes), ""
     driver = _driver(lock.driver, machine, facts)
-    read = tuple(_code_read(lock, machine.platform, build, cached))
-    if cpu_builds and not (pins.has_cuda or build or read):
+    read = tuple(_code_read(part, of_torch, cached))
+    if cpu_builds and not (has_cuda or build or read):
         gpus = _without_cuda(lock, cpu_builds, machine)
-        change = driver.change or _first_change(gpus)
-        return FitReport(lock.name, machine, (platform, driver, *gpus), change)
+        return (driver, *gpus), driver.change or _first_change(gpus)
     others = tuple(_others(read, lock.driver, machine, facts))
-    findings = (platform, driver, *_gpus(lock.driver, build, read, machine, facts), *others, *notes)
-    change = _smallest_change(lock.driver, build, machine, facts)
-    return FitReport(lock.name, machine, findings, change or _first_change(others))
+    change = _smallest_change(lock.driver, build, machine, facts) or _first_change(others)
+    return (driver, *_gpus(lock.driver, build, read, machine, facts), *others, *notes), change
 
 
 def _first_change(findings: Iterable[FitFinding]) -> str:
-    changes = (each.change for each in findings if each.verdict is not FitVerdict.FITS)
-    return next(changes, "")
+    for each in findings:
+        if each.verdict is not FitVerdict.FITS:
+            return each.change
+    return ""
 
 
-def _locked_build(lock: Lock, platform: Platform, facts: Facts) -> _TorchBuild | None:
+def _locked_build(lock: Lock, part: Resolution, facts: Facts) -> _TorchBuild | None:
     """torch's GPU code; None if it is not in the lock."""
-    code = next((each for each in lock.gpu_code if each.platform is platform), None)
-    if code is None:
-        return None
-    pins = (pin for item in lock.resolutions if item.target.platform is platform for pin in pins_of(item))
-    channels = (pin.origin for pin in pins if pin.source is PackageSource.CONDA and pin.name == code.package)
-    return _TorchBuild(code, next(channels, ""), capabilities_of(facts, lock.gpus))
+    for code in lock.gpu_code:
+        if code.platform is part.target.platform:
+            pins = [pin for pin in pins_of(part) if pin.source is PackageSource.CONDA and pin.name == code.package]
+            channel = pins[0].origin if pins else ""
+            return _TorchBuild(code, channel, capabilities_of(facts, lock.gpus))
+    return None
 
 
 def _without_cuda(lock: Lock, cpu_builds: Sequence[CpuBuild], machine: Machine) -> tuple[FitFinding, ...]:
     """Of a platform on which nothing uses CUDA: a GPU is no use there, if the spec has `[cuda]`."""
-    if cpu_builds and machine.gpus:
-        names = ", ".join(gpu.name for gpu in machine.gpus)
-        return tuple(
-            FitFinding("gpu", FitVerdict.DOES_NOT_FIT, f"{names}: {cpu_build_text(each)}", cuda_instead(each))
-            for each in cpu_builds
-        )
-    if cpu_builds:
-        return tuple(map(_cpu_build, cpu_builds))
+    findings = []
+    for build in cpu_builds:
+        finding = _cpu_build(build)
+        if machine.gpus:
+            why = f"{machine.gpu_names}: {finding.why}"
+            finding = replace(finding, verdict=FitVerdict.DOES_NOT_FIT, why=why)
+        findings.append(finding)
+    if findings:
+        return tuple(findings)
     why = "the lock needs no GPU"
     if lock.driver and machine.platform is Platform.OSX_ARM64:
         why = f"on {machine.platform.value} the lock has CPU builds: it needs no NVIDIA GPU"
@@ -181,7 +201,9 @@ def _driver(needed: Driver, machine: Machine, facts: Facts) -> FitFinding:
         why = f"no driver is given: the lock needs {needed.minimum} or newer"
         return FitFinding("driver", FitVerdict.NOT_CHECKED, why)
     if machine.driver is None:
-        why = "no NVIDIA driver is loaded" + (f" ({machine.problem})" if machine.problem else "")
+        why = "no NVIDIA driver is loaded"
+        if machine.problem:
+            why += f" ({machine.problem})"
         return FitFinding("driver", FitVerdict.DOES_NOT_FIT, why, _newer_driver(needed.minimum, machine))
     if not _is_enough(machine, needed.minimum):
         why = f"the driver is {machine.driver}, the lock needs {needed.minimum} or newer: {needed.why}"
@@ -192,8 +214,9 @@ def _driver(needed: Driver, machine: Machine, facts: Facts) -> FitFinding:
     # NVIDIA_REQUIRE_CUDA of the images lists old driver branches for data center GPUs only (12.8.1's Dockerfile).
     others = [gpu.name for gpu in machine.gpus if not is_for_data_centers(facts, gpu.name)]
     if needed.bundled and not _is_enough(machine, needed.bundled) and (others or not machine.gpus):
-        is_known = others and all(is_for_data_centers(facts, name) is False for name in others)
-        where = " and ".join(dict.fromkeys(others)) if is_known else "GPUs that are not for data centers"
+        where = "GPUs that are not for data centers"
+        if others and all(is_for_data_centers(facts, name) is False for name in others):
+            where = " and ".join(dict.fromkeys(others))
         why += (
             f"; older than the {needed.bundled} that the toolkit ships with, so NVIDIA's container toolkit may refuse "
             f"the image on {where}"
@@ -232,15 +255,16 @@ def _gpu(
         why = f"{why} [{first.source}]"
         return FitFinding("gpu", FitVerdict.DOES_NOT_FIT, why, _newer_driver(first.version, machine))
     if build is None:
-        # NVIDIA's libraries have code for every GPU; what calls them may not.
-        able = [str(each) for each in read if not each.is_nvidias and each.runs_on(capability) is not Runs.NOT]
+        able = [str(each) for each in read if each.is_code_for(capability)]
         if able:
             return FitFinding("gpu", FitVerdict.FITS, f"{named}: code for it is in {', '.join(able)}")
         return FitFinding("gpu", FitVerdict.UNKNOWN, f"{named}: the lock does not list the GPU code of its packages")
     code = build.code
     how = runs(capability, code.sm, code.ptx)
     if how is Runs.NOT:
-        existing = f"only {' '.join((*code.sm, *code.ptx))}" if code.variant != "cpu" else "being a CPU build"
+        existing = f"only {' '.join((*code.sm, *code.ptx))}"
+        if code.variant == "cpu":
+            existing = "being a CPU build"
         change = _builds_for(capability, build, machine, facts)
         why = f"{named}: {build} has no code for it, {existing}"
         return FitFinding("gpu", FitVerdict.DOES_NOT_FIT, why, change)
@@ -261,14 +285,15 @@ def _builds_for(capability: ComputeCapability, build: _TorchBuild, machine: Mach
         return builds_text(shared, code_for, facts, build.code.version, build.channel)
     alone = other_builds(facts, [capability], machine.platform, build.channel)
     text = builds_text(alone, capability.sm, facts, build.code.version, build.channel)
-    return f"{text}; none of them has code for {' and '.join(build.gpus)}" if alone and build.gpus else text
+    if alone and build.gpus:
+        text += f"; none of them has code for {' and '.join(build.gpus)}"
+    return text
 
 
-def _code_read(lock: Lock, platform: Platform, build: _TorchBuild | None, cached: CachedGpuCode) -> Iterator[_CodeRead]:
-    """A platform's wheels beside torch's that image builds found GPU code in."""
-    parts = (part for part in lock.resolutions if part.target.platform is platform)
-    for package in (each for part in parts for each in part.packages):
-        if (build and package.name == build.code.package) or has_other_kernels(package.name):
+def _code_read(part: Resolution, torch: str, cached: CachedGpuCode) -> Iterator[_CodeRead]:
+    """A platform's wheels beside torch's that image builds found GPU code in. torch: its name; empty without one."""
+    for package in part.packages:
+        if package.name == torch or has_other_kernels(package.name):
             continue
         if (code := cached(package.wheel.sha256)) and (code.sm or code.ptx):
             yield _CodeRead(package, code)
@@ -303,43 +328,56 @@ def _capability(gpu: MachineGpu, facts: Facts) -> ComputeCapability | None:
     if gpu.capability:
         return gpu.capability
     row = match_gpu(facts, gpu.name)
-    return ComputeCapability.parse(row.compute_capability) if row else None
+    return capability_of(row) if row else None
 
 
 def _smallest_change(needed: Driver, build: _TorchBuild | None, machine: Machine, facts: Facts) -> str:
     """A newer driver if that is enough (or the build that needs none), else the nearest torch build that GPUs and
     driver run, else the nearest one with the driver that it needs; empty if nothing has to change.
     """
-    gpus = [found for found in (_capability(gpu, facts) for gpu in machine.gpus) if found]
-    shared = _nearest_builds(build, [*gpus, *build.gpus.values()], machine, facts) if build else []
-    builds = shared or _nearest_builds(build, gpus, machine, facts)
-    as_is = [other for other in builds if _is_enough(machine, other.oldest_driver(facts, gpus))]
-    how = {runs(each, build.code.sm, build.code.ptx) for each in gpus} if build else set()
+    if not machine.gpus and not machine.is_described:
+        where = f"a machine with an NVIDIA GPU and driver {needed.minimum} or newer"
+        return f"run it on {where}, or describe one: --gpu, --driver"
+    gpus = list(filter(None, (_capability(gpu, facts) for gpu in machine.gpus)))
+    if build is None:
+        return _driver_change(needed.minimum, gpus, machine, facts)
+    builds = _nearest_builds(build, [*gpus, *build.gpus.values()], machine, facts)
+    builds = builds or _nearest_builds(build, gpus, machine, facts)
+    locks = ""
+    for other in builds:
+        if _is_enough(machine, other.oldest_driver(facts, gpus)):
+            locks = _lock(other, build, machine, facts)
+            break
+    how = {runs(each, build.code.sm, build.code.ptx) for each in gpus}
     if Runs.NOT not in how:
-        minimum = needed.bundled if Runs.PTX in how else needed.minimum
-        driver = newest_driver([minimum or needed.minimum, *(first.version for first in first_drivers(facts, gpus))])
-        if not machine.gpus and not machine.is_described:
-            where = f"a machine with an NVIDIA GPU and driver {driver} or newer"
-            return f"run it on {where}, or describe one: --gpu, --driver"
-        if _is_enough(machine, driver):
-            return ""
-        return _newer_driver(driver, machine) + (
-            f", or {_lock(as_is[0], build, machine, facts)}" if as_is and machine.driver else ""
-        )
-    if as_is:
-        return _lock(as_is[0], build, machine, facts)
+        minimum = needed.minimum
+        if Runs.PTX in how and needed.bundled:
+            minimum = needed.bundled
+        change = _driver_change(minimum, gpus, machine, facts)
+        if change and locks and machine.driver:
+            change += f", or {locks}"
+        return change
+    if locks:
+        return locks
     if builds:
         driver = builds[0].oldest_driver(facts, gpus) or needed.minimum
         return f"{_newer_driver(driver, machine)}, and {_lock(builds[0], build, machine, facts)}"
-    return f"none: no torch build in envspec's facts has code for {', '.join(gpu.name for gpu in machine.gpus)}"
+    return f"none: no torch build in envspec's facts has code for {machine.gpu_names}"
 
 
-def _lock(other: OtherBuild, build: _TorchBuild | None, machine: Machine, facts: Facts) -> str:
+def _driver_change(minimum: str, gpus: Sequence[ComputeCapability], machine: Machine, facts: Facts) -> str:
+    """The driver that the locked build needs; empty if the machine's is enough. minimum: for its CUDA."""
+    driver = newest_driver([minimum, *(first.version for first in first_drivers(facts, gpus))])
+    return "" if _is_enough(machine, driver) else _newer_driver(driver, machine)
+
+
+def _lock(other: OtherBuild, build: _TorchBuild, machine: Machine, facts: Facts) -> str:
     """`lock torch 2.9.1 cu126 (...)`; as a variant if a GPU of the spec does not run it."""
+    text = f"lock {other}"
     code = facts.gpu_code_of(other.torch, other.variant, machine.platform, other.channel)
-    lost = without_code(build.gpus, GpuCodeFound(code.sm, code.ptx)) if build and code else ()
-    apart = f" as a variant ([variants.NAME]): it has no code for {' and '.join(lost)}" if lost else ""
-    return f"lock {other}{apart}"
+    if code and (lost := without_code(build.gpus, GpuCodeFound(code.sm, code.ptx))):
+        text += f" as a variant ([variants.NAME]): it has no code for {' and '.join(lost)}"
+    return text
 
 
 def _newer_driver(version: str, machine: Machine) -> str:
@@ -348,16 +386,17 @@ def _newer_driver(version: str, machine: Machine) -> str:
 
 
 def _nearest_builds(
-    build: _TorchBuild | None, capabilities: list[ComputeCapability], machine: Machine, facts: Facts
+    build: _TorchBuild, capabilities: list[ComputeCapability], machine: Machine, facts: Facts
 ) -> list[OtherBuild]:
     """Torch builds of the locked one's origin that run on every GPU of the machine: the same torch first, then the
     nearest releases, newer before older, and default builds before others.
     """
-    if build is None or not capabilities:
+    if not capabilities:
         return []
     shared = other_builds(facts, capabilities, machine.platform, build.channel)
-    own = next((other.torch for other in shared if build.is_of(other.torch)), build.public_version)
-    versions = sorted({*(row.version for row in facts.torch), *(other.torch for other in shared), own}, key=numeric)
+    releases = [other.torch for other in shared]
+    own = [*filter(build.is_of, releases), build.public_version][0]
+    versions = sorted({*(row.version for row in facts.torch), *releases, own}, key=numeric)
     others = [other for other in shared if (other.torch, other.variant) != (own, build.code.variant)]
 
     def distance(other: OtherBuild) -> tuple[int, bool, bool, tuple[int, ...]]:

@@ -67,6 +67,11 @@ class Machine:
     def is_described(self) -> bool:
         return self.source is MachineSource.DESCRIBED
 
+    @property
+    def gpu_names(self) -> str:
+        """As a list for messages."""
+        return ", ".join(gpu.name for gpu in self.gpus)
+
 
 def this_platform() -> Platform:
     """This machine's conda subdir.
@@ -104,17 +109,16 @@ def _read_nvml() -> NvmlReading:
         return NvmlReading(None, (), f"NVML is not installed ({error})")
     except DriverError as error:
         return NvmlReading(None, (), f"NVML failed: {error}")
-    gpus = tuple(
-        MachineGpu(
-            each.name,
-            ComputeCapability.parse(each.compute_capability) if each.compute_capability else None,
-            each.memory_bytes and each.memory_bytes // 2**20,
-        )
-        for each in boards
-        if each.name
-    )
-    faults = [f"GPU {each.index}: {', '.join(each.errors.values())}" for each in boards if each.errors]
-    return NvmlReading(version, gpus, "; ".join(faults))
+    gpus, faults = [], []
+    for board in boards:
+        if board.errors:
+            faults.append(f"GPU {board.index}: {', '.join(board.errors.values())}")
+        if board.name:
+            capability = None
+            if board.compute_capability:
+                capability = ComputeCapability.parse(board.compute_capability)
+            gpus.append(MachineGpu(board.name, capability, board.memory_bytes and board.memory_bytes // 2**20))
+    return NvmlReading(version, tuple(gpus), "; ".join(faults))
 
 
 def read_machine(driver_file: Path = DRIVER_FILE, nvml: Callable[[], NvmlReading] = read_nvml) -> Machine:
@@ -137,6 +141,8 @@ def described_machine(where: Platform, driver: str | None, gpus: tuple[str, ...]
     Raises:
         UnknownGpu: a name that is not in the facts; the hint lists the nearest ones.
     """
-    rows = [find_gpu(facts, name) for name in gpus]
-    described = tuple(MachineGpu(row.name, capability_of(row)) for row in rows)
-    return Machine(where, driver, described, source=MachineSource.DESCRIBED)
+    described = []
+    for name in gpus:
+        row = find_gpu(facts, name)
+        described.append(MachineGpu(row.name, capability_of(row)))
+    return Machine(where, driver, tuple(described), source=MachineSource.DESCRIBED)

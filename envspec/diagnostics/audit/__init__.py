@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from envspec.diagnostics.audit import cuda, family, gpu, index, python
 from envspec.diagnostics.audit.types import Audit, Finding, Need, Rule, Severity, SkippedCheck
 
-_RANKS: Final = {severity: rank for rank, severity in enumerate(Severity)}
+_WORST_FIRST: Final = tuple(Severity)
 
 
 class Check(NamedTuple):
@@ -76,6 +76,8 @@ def examine(audit: Audit) -> tuple[tuple[Finding, ...], tuple[SkippedCheck, ...]
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     """In the order of a report."""
-    return sorted(
-        findings, key=lambda each: (_RANKS[each.rule.severity], each.source.file, each.source.line, each.rule.code)
-    )
+
+    def rank(each: Finding) -> tuple[object, ...]:
+        return _WORST_FIRST.index(each.rule.severity), each.source.file, each.source.line, each.rule.code
+
+    return sorted(findings, key=rank)

@@ -6,12 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from packaging.specifiers import SpecifierSet
-
 from envspec.base_image.cuda import FLAVOR_LIBRARIES, LIBRARIES, PackageSource
-from envspec.diagnostics.audit.types import FROM, Audit, Finding, Rule, Severity, Taken
+from envspec.diagnostics.audit.types import FROM, Audit, Finding, InstalledTorch, Rule, Severity, Taken
 from envspec.facts.gpu import has_wheel
-from envspec.facts.tables import FactRow, TorchRelease
+from envspec.facts.tables import FactRow, ImageRow, TorchRelease
 from envspec.importers.types import Clue, Source
 from envspec.models import CudaVersion
 from envspec.origins import PYTORCH_INDEX, PYTORCH_PAGES
@@ -59,11 +57,14 @@ class PytorchIndex(NamedTuple):
 def pytorch_indexes(audit: Audit) -> list[PytorchIndex]:
     """Those of all lines from which something comes: importers make a version of CUDA of them."""
     used = {(each.value, each.source.file) for each in audit.draft.cudas}
-
-    def is_used(index: PytorchIndex) -> bool:
-        return not index.variant or (_cuda_text(index.variant), index.source.file) in used
-
-    return [each for each in named_indexes(audit) if is_used(each)]
+    found = []
+    for index in named_indexes(audit):
+        cuda = index.variant
+        if cuda not in ("", "cpu"):
+            cuda = str(CudaVersion.parse(cuda))
+        if not cuda or (cuda, index.source.file) in used:
+            found.append(index)
+    return found
 
 
 def named_indexes(audit: Audit) -> list[PytorchIndex]:
@@ -71,16 +72,12 @@ def named_indexes(audit: Audit) -> list[PytorchIndex]:
     found = []
     for entry in audit.ledger:
         for page in PYTORCH_PAGES.finditer(entry.text):
-            path = re.match(r"[\w./-]*", page[1])
-            parts = path[0].strip("/").split("/") if path else []
-            variant = parts[0] if len(parts) == 1 and _VARIANT.fullmatch(parts[0]) else ""
+            variant = re.split(r"[^\w./-]", page[1], maxsplit=1)[0].strip("/")
+            if not _VARIANT.fullmatch(variant):
+                variant = ""
             is_extra = bool(_EXTRA.search(entry.text))
             found.append(PytorchIndex(variant, entry.source, is_extra, entry.text.startswith("-")))
     return found
-
-
-def _cuda_text(variant: str) -> str:
-    return variant if variant == "cpu" else str(CudaVersion.parse(variant))
 
 
 class Labelled(NamedTuple):
@@ -106,8 +103,10 @@ def labelled(audit: Audit) -> Iterator[Labelled]:
 
 def _names_url(audit: Audit, line: Source, name: str = "") -> bool:
     """Whether a line requires a file by its URL. name: of a certain package."""
-    lines = [each.requirement for each in audit.required if each.source == line]
-    return any(each.url is not None and name in ("", each.name) for each in lines)
+    for each in audit.required:
+        if each.source == line and each.requirement.url is not None and name in ("", each.name):
+            return True
+    return False
 
 
 def labels(audit: Audit) -> Iterator[Finding]:
@@ -116,41 +115,37 @@ def labels(audit: Audit) -> Iterator[Finding]:
         row = _torch_of(audit, each)
         if audit.has_other_index(each.name) or not _VARIANT.fullmatch(each.label):
             continue
-        if row is not None and each.label not in _published(audit, row):
+        if row is not None and each.label not in (*row.published, audit.default_of(row)):
             yield _never_published(audit, each, row)
         elif not _has_index(audit, each):
-            variants = sorted(filter(None, {index.variant for index in pytorch_indexes(audit)}))
-            named = f"the sources name {', '.join(variants)}" if variants else "the sources name no index of PyTorch's"
-            yield Finding(
-                LABEL,
-                each.source,
-                f"no index of the sources has `{each}`",
-                f"only PyTorch's own index of {each.label} has releases with that label; {named}",
-                "PEP 440: public indexes have no local versions",
-                f"add `--extra-index-url {PYTORCH_INDEX.format(variant=each.label)}`",
-            )
+            variants = sorted({index.variant for index in pytorch_indexes(audit)} - {""})
+            named = ", ".join(variants) or "no index of PyTorch's"
+            what = f"no index of the sources has `{each}`"
+            why = f"only PyTorch's own index of {each.label} has releases with that label; the sources name {named}"
+            fact = "PEP 440: public indexes have no local versions"
+            todo = f"add `--extra-index-url {PYTORCH_INDEX.format(variant=each.label)}`"
+            yield Finding(LABEL, each.source, what, why, fact, todo)
 
 
 def _torch_of(audit: Audit, pin: Labelled) -> TorchRelease | None:
     """The release of torch of which a build is named; None if it is not known."""
     if pin.name == "torch":
         return audit.facts.torch_release(pin.version)
-    member = next((row for row in audit.facts.members if (row.package, row.version) == (pin.name, pin.version)), None)
-    exact = member is not None and re.fullmatch(r"==([\d.]+)", member.torch)
-    return audit.facts.torch_release(exact[1]) if exact else None
-
-
-def _published(audit: Audit, row: TorchRelease) -> set[str]:
-    return {*row.published, row.default.get(audit.target.platform.value, "")}
+    for member in audit.facts.members:
+        if (member.package, member.version) == (pin.name, pin.version):
+            exact = re.fullmatch(r"==([\d.]+)", member.torch)
+            return audit.facts.torch_release(exact[1]) if exact else None
+    return None
 
 
 def _never_published(audit: Audit, pin: Labelled, row: TorchRelease) -> Finding:
-    of = "" if pin.name == "torch" else f"{pin.name} {pin.version} is for torch {row.version}; "
-    default = row.default.get(audit.target.platform.value, "")
+    default = audit.default_of(row)
     todo = f"write `{pin.name}=={pin.version}`"
     if _VARIANT.fullmatch(default):
         todo += f", whose build on the default index is {default}"
-    why = f"{of}torch {row.version} was published for {', '.join(row.published)}"
+    why = f"torch {row.version} was published for {', '.join(row.published)}"
+    if pin.name != "torch":
+        why = f"{pin.name} {pin.version} is for torch {row.version}; {why}"
     what = f"`{pin}` was never published"
     return Finding(NO_BUILD, pin.source, what, why, row.source, f"{todo}, or one of these builds")
 
@@ -163,36 +158,45 @@ def _has_index(audit: Audit, pin: Labelled) -> bool:
 
 def builds(audit: Audit) -> Iterator[Finding]:
     """The CUDA of torch, and the CUDA that the sources name."""
-    torch, gpu = audit.torch, audit.means_gpu
+    torch = audit.torch
     if torch is None:
         return
     if torch.cuda is None:
-        if gpu is not None:
-            named = gpu.source if gpu.source.file else "the command"
-            what = f"installers choose {torch}, and {named} names {gpu.value}"
-            why = f"it is the default index's build for {audit.target.platform.value}"
-            why = "the sources name PyTorch's index of builds for the CPU" if torch.index else why
-            todo = f"use an index of PyTorch's with CUDA, such as {PYTORCH_INDEX.format(variant='cu128')}"
-            yield Finding(CPU, torch.source, what, why, torch.row.source, todo)
+        yield from _cpu_build(audit, torch)
         return
+    # Of images, ENV401 and ENV403 report; of indexes of PyTorch's, ENV305 and ENV306.
+    reported = set()
+    for entry in audit.ledger:
+        if FROM.match(entry.text) or _IMAGE.search(entry.text) or PYTORCH_PAGES.search(entry.text):
+            reported.add(entry.source)
     for clue in audit.draft.cudas:
         cuda = _cuda(clue)
-        # Of images, ENV401 and ENV403 report; of indexes of PyTorch's, ENV305 and ENV306.
-        lines = [each.text for each in audit.ledger if each.source == clue.source]
-        is_reported = any(FROM.match(text) or _IMAGE.search(text) or PYTORCH_PAGES.search(text) for text in lines)
+        if cuda is None or cuda == torch.cuda or clue.source in reported:
+            continue
         # CUDA runs what was built for another minor version of it.
-        is_compatible = cuda is not None and cuda.major == torch.cuda.major and _names_url(audit, clue.source)
-        if cuda is None or cuda == torch.cuda or is_reported or is_compatible:
+        if cuda.major == torch.cuda.major and _names_url(audit, clue.source):
             continue
         what = f"installers choose {torch}, and {clue.source} names CUDA {cuda}"
         why = f"the default index has torch {torch.row.version} for CUDA {torch.cuda} alone"
-        if torch.variant != torch.row.default.get(audit.target.platform.value):
+        if torch.variant != audit.default_of(torch.row):
             why = f"the sources name torch's build for CUDA {torch.cuda}"
         todo = f"use what is built for CUDA {torch.cuda}, or another torch"
         if cuda.variant in torch.row.variants:
             todo = f"use torch from {PYTORCH_INDEX.format(variant=cuda.variant)}"
         yield Finding(OTHER, clue.source, what, why, torch.row.source, todo)
         break
+
+
+def _cpu_build(audit: Audit, torch: InstalledTorch) -> Iterator[Finding]:
+    gpu = audit.means_gpu
+    if gpu is None:
+        return
+    what = f"installers choose {torch}, and {gpu.source if gpu.source.file else 'the command'} names {gpu.value}"
+    why = f"it is the default index's build for {audit.target.platform.value}"
+    if torch.index:
+        why = "the sources name PyTorch's index of builds for the CPU"
+    todo = f"use an index of PyTorch's with CUDA, such as {PYTORCH_INDEX.format(variant='cu128')}"
+    yield Finding(CPU, torch.source, what, why, torch.row.source, todo)
 
 
 def _cuda(clue: Clue) -> CudaVersion | None:
@@ -204,38 +208,32 @@ def _cuda(clue: Clue) -> CudaVersion | None:
 
 def indexes(audit: Audit) -> Iterator[Finding]:
     """An index of PyTorch's beside the default one, where the choice between both changes the build."""
-    specifiers = [each.requirement.specifier for each in audit.required if each.requirement.name == "torch"]
-    if not specifiers or any(each.name == "torch" for each in labelled(audit)) or audit.has_other_index("torch"):
+    bound = audit.bound("torch")
+    if bound is None or any(each.name == "torch" for each in labelled(audit)) or audit.has_other_index("torch"):
         return
-    bound = SpecifierSet(",".join(str(each) for each in specifiers if str(each)))
-    series, platform = audit.target.python.series, audit.target.platform
-    rows = [row for row in audit.facts.torch if has_wheel(row, platform, series)]
-    matching = [row for row in rows if bound.contains(row.version, prereleases=True)]
+    matching = []
+    for row in audit.facts.torch:
+        is_usable = has_wheel(row, audit.target.platform, audit.target.python.series)
+        if is_usable and bound.contains(row.version, prereleases=True):
+            matching.append(row)
+    if not matching:
+        return
+    newest = matching[-1]
     for index in pytorch_indexes(audit):
-        published = [row for row in matching if index.variant in row.published]
-        if not index.variant or not matching or matching[-1] in published:
+        if not index.variant or index.variant in newest.published:
             continue
-        newest = matching[-1]
+        published = [row.version for row in matching if index.variant in row.published]
         if not published:
-            yield Finding(
-                NO_BUILD,
-                index.source,
-                f"torch{bound} was never published for {index.variant}",
-                f"torch {newest.version} was published for {', '.join(newest.published)}",
-                newest.source,
-                "name the index of one of these, or another torch",
-            )
+            what = f"torch{bound} was never published for {index.variant}"
+            why = f"torch {newest.version} was published for {', '.join(newest.published)}"
+            todo = "name the index of one of these, or another torch"
+            yield Finding(NO_BUILD, index.source, what, why, newest.source, todo)
         elif index.is_extra:
-            default, older = newest.default.get(platform.value, "?"), published[-1].version
-            yield Finding(
-                EITHER,
-                index.source,
-                f"pip chooses torch {newest.version} for {default} from the default index, and uv torch {older} for "
-                f"{index.variant} from this one",
-                _PIP,
-                "documentation of pip (--extra-index-url) and of uv (index strategy first-index)",
-                f"write `torch=={published[-1].version}+{index.variant}`",
-            )
+            what = f"pip chooses torch {newest.version} for {audit.default_of(newest) or '?'} from the default index, "
+            what += f"and uv torch {published[-1]} for {index.variant} from this one"
+            fact = "documentation of pip (--extra-index-url) and of uv (index strategy first-index)"
+            todo = f"write `torch=={published[-1]}+{index.variant}`"
+            yield Finding(EITHER, index.source, what, _PIP, fact, todo)
 
 
 def images(audit: Audit) -> Iterator[Finding]:
@@ -247,14 +245,15 @@ def images(audit: Audit) -> Iterator[Finding]:
     seen = set()
     for entry in audit.ledger:
         found = _IMAGE.search(entry.text)
-        tag = _TAG.fullmatch(found[1]) if found else None
         if found is None or found[1] in seen:
             continue
         seen.add(found[1])
+        tag = _TAG.fullmatch(found[1])
         if tag is None:
             continue
         release, cudnn, flavor, system = tag.groups()
-        flavor = f"{cudnn}-{flavor}" if cudnn else flavor
+        if cudnn:
+            flavor = f"{cudnn}-{flavor}"
         yield from _age(audit, found[1], release, system, entry.source)
         # Of several stages, the draft has the flavor of the last one alone.
         if any(clue.source == entry.source for clue in audit.draft.flavors):
@@ -264,51 +263,50 @@ def images(audit: Audit) -> Iterator[Finding]:
 
 
 def _age(audit: Audit, tag: str, release: str, system: str, source: Source) -> Iterator[Finding]:
-    rows = [row for row in audit.facts.images if row.cuda == release]
-    of_system = {row.status: row for row in reversed(rows) if system in row.os}
+    images = audit.facts.images
+    of_system: dict[str, ImageRow] = {}
+    for row in images:
+        if row.cuda == release and system in row.os:
+            of_system.setdefault(row.status, row)
     version = CudaVersion.parse(release)
     is_two_parts = release.count(".") == 1 and version.major >= 12
     newest = next(reversed(audit.facts.releases_of(version)), "")
     if "ended" in of_system and "supported" not in of_system:
         yield _tag_finding(source, f"nvidia/cuda:{tag} is past its end of life", of_system["ended"], newest, release)
-    elif is_two_parts and audit.facts.images:
-        row = audit.facts.images[0]
-        yield _tag_finding(source, f"nvidia/cuda:{tag} was never published", row, newest, release)
+    elif is_two_parts and images:
+        yield _tag_finding(source, f"nvidia/cuda:{tag} was never published", images[0], newest, release)
 
 
 def _tag_finding(source: Source, what: str, row: FactRow, newest: str, release: str) -> Finding:
     why = "NVIDIA deletes tags six months after their end of life; tags name a patch release (X.Y.Z)"
-    todo = f"use {newest}, or pin the digest and mirror the image" if newest and newest != release else ""
-    return Finding(TAG, source, what, why, row.source, todo or "use a newer release, or mirror the image")
+    todo = "use a newer release, or mirror the image"
+    if newest and newest != release:
+        todo = f"use {newest}, or pin the digest and mirror the image"
+    return Finding(TAG, source, what, why, row.source, todo)
 
 
 def _twice(audit: Audit, release: str, flavor: str, source: Source) -> Iterator[Finding]:
     """Libraries both in the image and in wheels."""
-    wheels = _cuda_wheels(audit)
-    both = {library: wheel for library, wheel in wheels.items() if library in FLAVOR_LIBRARIES.get(flavor, ())}
+    # CUDA library -> the wheel that brings it.
+    both: dict[str, Taken] = {}
+    for each in (audit.taken or {}).values():
+        for library, form in LIBRARIES[PackageSource.PYPI].items():
+            if form.fullmatch(each.name) and library in FLAVOR_LIBRARIES.get(flavor, ()):
+                both[library] = each
     # The runtime library alone is small.
     if not set(both) - {"cudart"}:
         return
-    sizes = [each.size_bytes for each in both.values() if each.size_bytes]
-    amount = f", {sum(sizes) / 1e6:,.0f} MB of compressed wheels" if sizes else ""
-    names = ", ".join(f"{each.name} {each.version}" for each in both.values())
-    compiles = " (build in a `devel` stage, and copy)" if "devel" in flavor else ""
-    yield Finding(
-        TWICE,
-        source,
-        f"the image of CUDA {release} ({flavor}) and the wheels both have {', '.join(both)}",
-        f"installers choose {names}{amount}; torch loads those of the wheels",
-        "Dockerfiles of nvidia/cuda (libraries of each flavor); files on the index",
-        f"use the flavor `base`{compiles}",
-    )
-
-
-def _cuda_wheels(audit: Audit) -> dict[str, Taken]:
-    """CUDA library -> the wheel that brings it."""
-    names = LIBRARIES[PackageSource.PYPI]
-    found = (audit.taken or {}).values()
-    pairs = ((library, each) for each in found for library, form in names.items() if form.fullmatch(each.name))
-    return dict(pairs)
+    chosen = ", ".join(f"{each.name} {each.version}" for each in both.values())
+    size_bytes = sum(each.size_bytes or 0 for each in both.values())
+    if size_bytes:
+        chosen += f", {size_bytes / 1e6:,.0f} MB of compressed wheels"
+    what = f"the image of CUDA {release} ({flavor}) and the wheels both have {', '.join(both)}"
+    why = f"installers choose {chosen}; torch loads those of the wheels"
+    fact = "Dockerfiles of nvidia/cuda (libraries of each flavor); files on the index"
+    todo = "use the flavor `base`"
+    if "devel" in flavor:
+        todo += " (build in a `devel` stage, and copy)"
+    yield Finding(TWICE, source, what, why, fact, todo)
 
 
 def _compiler(audit: Audit, release: str, source: Source) -> Iterator[Finding]:
@@ -316,29 +314,23 @@ def _compiler(audit: Audit, release: str, source: Source) -> Iterator[Finding]:
     torch, cuda = audit.torch, CudaVersion.parse(release)
     if torch is None or torch.cuda is None or torch.cuda.major == cuda.major:
         return
-    compiled = compiled_extensions(audit)
-    if compiled:
-        yield Finding(
-            COMPILER,
-            source,
-            f"{', '.join(compiled)} {'is' if len(compiled) == 1 else 'are'} compiled by CUDA {cuda}, beside {torch}",
-            "torch.utils.cpp_extension refuses a compiler of another major version than torch's",
-            "torch/utils/cpp_extension.py, _check_cuda_version",
-            f"use an image of CUDA {torch.cuda}, or torch for CUDA {cuda} from "
-            f"{PYTORCH_INDEX.format(variant=cuda.variant)}",
-        )
+    if compiled := compiled_extensions(audit):
+        are = "is" if len(compiled) == 1 else "are"
+        what = f"{', '.join(compiled)} {are} compiled by CUDA {cuda}, beside {torch}"
+        why = "torch.utils.cpp_extension refuses a compiler of another major version than torch's"
+        fact = "torch/utils/cpp_extension.py, _check_cuda_version"
+        todo = f"use an image of CUDA {torch.cuda}, or torch for CUDA {cuda} from "
+        todo += PYTORCH_INDEX.format(variant=cuda.variant)
+        yield Finding(COMPILER, source, what, why, fact, todo)
 
 
 def compiled_extensions(audit: Audit) -> list[str]:
     """Extensions of torch that installers compile: from git, or for which they choose an sdist."""
-    from_git = (
-        each.requirement.name
-        for each in audit.required
-        if each.requirement.kind in (RequirementKind.GIT, RequirementKind.SDIST_URL)
-    )
-    sdists = (each.name for each in (audit.taken or {}).values() if each.is_sdist)
+    sources = (RequirementKind.GIT, RequirementKind.SDIST_URL)
+    names = [each.name for each in audit.required if each.requirement.kind in sources]
+    names += [each.name for each in (audit.taken or {}).values() if each.is_sdist]
     compiled: list[str] = []
-    for name in dict.fromkeys((*from_git, *sdists)):
+    for name in dict.fromkeys(names):
         row = audit.facts.extension(name)
         # A build that imports nothing compiles nothing: deepspeed's operators are compiled at their first use.
         if row is not None and row.requires:
@@ -357,5 +349,7 @@ def conda(audit: Audit) -> Iterator[Finding]:
     if torch or toolkit:
         what = f"conda's {', '.join((*torch, *toolkit))} and pip's torch are in one environment"
         why = "pip's torch brings CUDA's libraries as wheels, and replaces a conda torch of another version"
-        todo = f"remove {'pip' if torch else 'conda'}'s {'torch' if torch else ', '.join(toolkit)}"
+        todo = "remove pip's torch"
+        if not torch:
+            todo = f"remove conda's {', '.join(toolkit)}"
         yield Finding(CONDA, wanted, what, why, "metadata of torch's wheels: it requires nvidia-*", todo)

@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from envspec.diagnostics.audit.cuda import named_indexes
 from envspec.diagnostics.audit.types import Audit, Finding, Required, Rule, Severity
-from envspec.facts.tables import EdgeRow, numeric
+from envspec.facts.tables import EdgeRow, Facts, numeric
 from envspec.facts.torch import MEMBERS, family_mismatch, fitting_set
 from envspec.origins import INDEX_FAMILY
 from envspec.spec.requirements import RequirementKind
@@ -32,51 +32,58 @@ _FAMILY: Final = frozenset({"torch", "torchcodec", *MEMBERS})
 
 def requested(audit: Audit) -> Iterator[Finding]:
     """What the sources' own lines show, whatever an index has."""
-    facts = audit.facts if _has_cuda(audit) else audit.facts.without_cuda()
+    yield from excluding(audit)
+    for required in audit.required:
+        row = audit.facts.misnamed.get(required.name)
+        if row is None or required.requirement.kind is not RequirementKind.NAME:
+            continue
+        # A name whose sdists are the right package is no mistake; one with a placeholder is, in that release alone.
+        is_wrong = not row.placeholder or required.pin == row.placeholder
+        if is_wrong and not row.sdists:
+            todo = row.hint or f"write `{row.instead}`"
+            what = f"{required.name} is not the package that its name suggests"
+            yield Finding(MISNAMED, required.source, what, row.reason, row.source, todo)
+
+
+def excluding(audit: Audit) -> Iterator[Finding]:
+    """Requirements on the torch family of which no releases satisfy all."""
     together: dict[str, SpecifierSet] = {}
     for each in (*audit.required, *audit.bounds):
-        name = each.requirement.name
-        together[name] = together.get(name, SpecifierSet()) & each.requirement.specifier
-    names = {each.requirement.name for each in audit.required if not _is_unlisted(audit, each)}
-    mismatch = family_mismatch(facts, {name: bound for name, bound in together.items() if name in names})
-    if mismatch is not None:
-        named = [name for name in (*MEMBERS, "triton", "torch") if name in names and together[name]]
-        source = audit.bringing(next((name for name in named if name in mismatch.message), named[0]))
-        text, _, why = mismatch.message.partition(": ")
-        yield Finding(
-            EXCLUDES,
-            source,
-            text if why else mismatch.message,
-            why or "each release of a member is made for one torch",
-            "metadata of the releases (envspec/data/family.toml)",
-            mismatch.hint or "leave one of the versions open",
-        )
-    for required in audit.required:
-        row = audit.facts.misnamed.get(required.requirement.name)
-        # A name whose sdists are the right package is no mistake; one with a placeholder is, in that release alone.
-        is_named = required.requirement.kind is RequirementKind.NAME
-        if row and is_named and not row.sdists and (not row.placeholder or required.pin == row.placeholder):
-            todo = row.hint or f"write `{row.instead}`"
-            what = f"{required.requirement.name} is not the package that its name suggests"
-            yield Finding(MISNAMED, required.source, what, row.reason, row.source, todo)
+        together[each.name] = together.get(each.name, SpecifierSet()) & each.requirement.specifier
+    listed = {}
+    for each in audit.required:
+        if not _is_unlisted(audit, each):
+            listed[each.name] = together[each.name]
+    mismatch = family_mismatch(_facts(audit), listed)
+    if mismatch is None:
+        return
+    named = [name for name in (*MEMBERS, "triton", "torch") if listed.get(name)]
+    in_message = [name for name in named if name in mismatch.message]
+    text, _, why = mismatch.message.partition(": ")
+    if not why:
+        text, why = mismatch.message, "each release of a member is made for one torch"
+    fact = "metadata of the releases (envspec/data/family.toml)"
+    todo = mismatch.hint or "leave one of the versions open"
+    yield Finding(EXCLUDES, audit.bringing((in_message or named)[0]), text, why, fact, todo)
 
 
 def taken(audit: Audit) -> Iterator[Finding]:
     """Versions that installers choose, and that a fact says do not work together."""
-    facts = audit.facts if _has_cuda(audit) else audit.facts.without_cuda()
     broken: dict[str, list[tuple[EdgeRow, str]]] = {}
-    for edge in facts.edges:
-        found = (audit.taken or {}).get(edge.package)
+    for edge in _facts(audit).edges:
+        found = audit.chosen(edge.package)
         if found is None or not SpecifierSet(edge.versions).contains(found.version, prereleases=True):
             continue
         for line in map(Pep508, edge.requires):
-            other = (audit.taken or {}).get(line.name)
+            other = audit.chosen(line.name)
             if other is None or line.specifier.contains(Version(other.version).public, prereleases=True):
                 continue
             if _is_sure(audit, edge.package) and _is_sure(audit, line.name):
                 broken.setdefault(str(line), []).append((edge, found.version))
     for text, edges in broken.items():
-        yield _beside(audit, Pep508(text), edges)
+        line = Pep508(text)
+        if other := audit.chosen(line.name):
+            yield _broken(audit, line, other.version, edges)
 
 
 def _is_sure(audit: Audit, name: str) -> bool:
@@ -89,41 +96,63 @@ def _is_sure(audit: Audit, name: str) -> bool:
     return not audit.is_partial and not (is_from_pytorch and has_index)
 
 
-def _beside(audit: Audit, line: Pep508, edges: Sequence[tuple[EdgeRow, str]]) -> Finding:
-    """edges: with the chosen version of each one's package; all require the line."""
-    edge, other = edges[0][0], audit.taken[line.name].version if audit.taken else ""
-    torch = Version(other).public if line.name == "torch" else ""
-    fitting = fitting_set(audit.facts, torch).get(edge.package) if torch else None
-    todo = f"require `{line}`"
-    if fitting:
-        todo = f"write `{edge.package}=={fitting}`, the release for torch {torch}"
-        if audit.torch and audit.torch.row is audit.facts.torch[-1] and line.specifier:
-            todo += f", or `torch{line.specifier}`"
-    elif len(edges) == 1:
-        todo += f", or a {edge.package} that is not {edge.versions}"
-    names = ", ".join(f"{each.package} {version}" for each, version in edges)
-    are, work = ("is", "works") if len(edges) == 1 else ("are", "work")
-    what = f"{names} {are} chosen with {line.name} {other}, and {work} with {line} only"
-    why = "; ".join(dict.fromkeys(each.reason for each, _ in edges))
-    rule = FAMILY if {edge.package, line.name} <= _FAMILY else BESIDE
+def _broken(audit: Audit, line: Pep508, other: str, edges: Sequence[tuple[EdgeRow, str]]) -> Finding:
+    """What is wrong with packages that do not work with the version of another one.
+
+    line: what they work with. other: the version that installers choose instead.
+    edges: what requires the line, with the chosen version of each one's package.
+    """
+    edge = edges[0][0]
+    names: list[str] = []
+    reasons: dict[str, None] = {}
+    facts: dict[str, None] = {}
+    for each, version in edges:
+        names.append(f"{each.package} {version}")
+        reasons[each.reason] = facts[each.source] = None
+    are, work = "are", "work"
+    if len(edges) == 1:
+        are, work = "is", "works"
+    what = f"{', '.join(names)} {are} chosen with {line.name} {other}, and {work} with {line} only"
+    rule, why = BESIDE, "; ".join(reasons)
     is_kept = numeric(audit.target.python.series) <= _WITH_SETUPTOOLS or audit.is_python_assumed
     if line.name == "setuptools" and is_kept:
-        rule, why = (
-            SETUPTOOLS,
-            f"{why}; an older setuptools that is there already, as in python -m venv, is kept by pip",
-        )
-    fact = "; ".join(dict.fromkeys(each.source for each, _ in edges))
-    return Finding(rule, audit.bringing(edge.package), what, why, fact, todo)
+        rule = SETUPTOOLS
+        why += "; an older setuptools that is there already, as in python -m venv, is kept by pip"
+    elif {edge.package, line.name} <= _FAMILY:
+        rule = FAMILY
+    todo = _other_release(audit, line, other, edge)
+    if not todo:
+        todo = f"require `{line}`"
+        if len(edges) == 1:
+            todo += f", or a {edge.package} that is not {edge.versions}"
+    return Finding(rule, audit.bringing(edge.package), what, why, "; ".join(facts), todo)
+
+
+def _other_release(audit: Audit, line: Pep508, other: str, edge: EdgeRow) -> str:
+    """The release of a package for the torch that installers choose; empty if none is known."""
+    if line.name != "torch":
+        return ""
+    torch = Version(other).public
+    fitting = fitting_set(audit.facts, torch).get(edge.package)
+    if not fitting:
+        return ""
+    todo = f"write `{edge.package}=={fitting}`, the release for torch {torch}"
+    if audit.torch and audit.torch.row is audit.facts.torch[-1] and line.specifier:
+        todo += f", or `torch{line.specifier}`"
+    return todo
 
 
 def _is_unlisted(audit: Audit, each: Required) -> bool:
     """Whether it pins a release of a member that the data does not list: then nothing is known of it."""
-    rows = [row.version for row in audit.facts.members if row.package == each.requirement.name]
-    return bool(rows and each.pin) and not any(
-        each.requirement.specifier.contains(row, prereleases=True) for row in rows
-    )
+    rows = [row.version for row in audit.facts.members if row.package == each.name]
+    if not rows or not each.pin:
+        return False
+    return not any(each.requirement.specifier.filter(rows, prereleases=True))
 
 
-def _has_cuda(audit: Audit) -> bool:
-    """Whether torch is a CUDA build, as far as it is known."""
-    return audit.target.platform.is_linux and (audit.torch is None or audit.torch.cuda is not None)
+def _facts(audit: Audit) -> Facts:
+    """Those for the CPU alone if it is known that torch is no CUDA build."""
+    has_cuda = audit.torch is None or audit.torch.cuda is not None
+    if has_cuda and audit.target.platform.is_linux:
+        return audit.facts
+    return audit.facts.without_cuda()

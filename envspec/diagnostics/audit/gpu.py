@@ -38,8 +38,10 @@ def gpu_code(audit: Audit) -> Iterator[Finding]:
         row = audit.facts.extension(each.name, each.version.partition("+")[0])
         if row is None or each.is_sdist or not row.sm:
             continue
-        meant = _meant(audit, row.sm, row.ptx)
-        gpus = {f"{gpu.name} ({capability_of(gpu).sm})": capability_of(gpu) for gpu, _ in meant}
+        gpus = {}
+        for gpu, _ in _meant(audit, row.sm, row.ptx):
+            capability = capability_of(gpu)
+            gpus[f"{gpu.name} ({capability.sm})"] = capability
         if missing := without_code(gpus, GpuCodeFound(row.sm, row.ptx)):
             what = f"{each.name} {each.version} has no code for {' and '.join(missing)}"
             why = f"its wheels have code for {', '.join((*row.sm, *row.ptx))}"
@@ -51,82 +53,91 @@ def _meant(audit: Audit, sm: Sequence[str], ptx: Sequence[str]) -> list[tuple[Gp
     """The GPUs that must run some code. Of those that sources name, not the ones without it if there is one with it:
     TORCH_CUDA_ARCH_LIST and the like name whatever a build may serve.
     """
-    served = {gpu for gpu, _ in audit.gpus if runs(capability_of(gpu), sm, ptx) is not Runs.NOT}
-    of_sources = {gpu for gpu, line in audit.gpus if line.file}
-    left_out = of_sources - served if of_sources & served else set()
-    return [(gpu, line) for gpu, line in audit.gpus if gpu not in left_out]
+    meant, is_any_served = [], False
+    for gpu, line in audit.gpus:
+        is_served = runs(capability_of(gpu), sm, ptx) is not Runs.NOT
+        if is_served or not line.file:
+            meant.append((gpu, line))
+        if is_served and line.file:
+            is_any_served = True
+    return meant if is_any_served else list(audit.gpus)
 
 
 def _torch(audit: Audit, torch: InstalledTorch) -> Iterator[Finding]:
     code = audit.facts.gpu_code_of(torch.row.version, torch.variant, audit.target.platform)
     if code is None:
-        names = ", ".join(gpu.name for gpu, _ in audit.gpus)
+        names = ", ".join(gpu.name for gpu in audit.gpu_rows)
         why = "no row of the facts has this build"
         yield Finding(UNKNOWN, torch.source, f"whether {torch} has code for {names} is unknown", why, "", "try it")
         return
     for gpu, named in _meant(audit, code.sm, code.ptx):
         capability = capability_of(gpu)
         how = runs(capability, code.sm, code.ptx)
-        where = "" if not named.file else f", which {named} names"
-        text, why = f"{gpu.name} ({capability.sm}){where}", f"it has code for {', '.join((*code.sm, *code.ptx))}"
+        text, why = f"{gpu.name} ({capability.sm})", f"it has code for {', '.join((*code.sm, *code.ptx))}"
+        if named.file:
+            text += f", which {named} names"
         if how is Runs.NOT:
-            yield Finding(
-                NO_CODE, torch.source, f"{torch} has no code for {text}", why, code.source, _for_gpu(audit, torch, gpu)
-            )
+            what, todo = f"{torch} has no code for {text}", _for_gpu(audit, torch, gpu)
+            yield Finding(NO_CODE, torch.source, what, why, code.source, todo)
         elif how is Runs.PTX:
-            what = f"{torch} has only PTX for {text}"
+            what, todo = f"{torch} has only PTX for {text}", "expect a slow first start"
             row = audit.facts.driver_of(str(torch.cuda))
-            bundled, driver = row.bundled, audit.driver.value if audit.driver else ""
+            bundled, driver = row.bundled, audit.driver_version
             if driver and bundled and not at_least(driver, bundled):
                 what += f", which driver {driver} can't compile"
                 yield Finding(DRIVER, torch.source, what, why, row.source, _update(audit, torch.cuda))
                 continue
-            todo = f"{f'use driver {bundled} or newer, and ' if bundled else ''}expect a slow first start"
+            if bundled:
+                todo = f"use driver {bundled} or newer, and {todo}"
             yield Finding(ONLY_PTX, torch.source, what, why, code.source, todo)
 
 
 def _for_gpu(audit: Audit, torch: InstalledTorch, gpu: GpuRow) -> str:
     """A build for this GPU and the others; one for this GPU alone if there is none for all."""
-    everyone = served(audit.facts, [each for each, _ in audit.gpus], audit.target.platform)
+    everyone = served(audit.facts, audit.gpu_rows, audit.target.platform)
     if gpu not in everyone:
         return "build torch from source: no known build has code for it"
     if found := _build_or_update(audit, torch, everyone):
         return found
     names = ", ".join(each.name for each in everyone)
     text = f"no known build has code for all of {names}: use an environment for each kind of GPU"
-    alone = _build_or_update(audit, torch, [gpu])
-    return f"{text}. For {gpu.name}, {alone}" if alone else text
+    if alone := _build_or_update(audit, torch, [gpu]):
+        text += f". For {gpu.name}, {alone}"
+    return text
 
 
 def _build_or_update(audit: Audit, torch: InstalledTorch, gpus: Sequence[GpuRow]) -> str:
     """A build that the driver and GPUs run, else one that needs a newer driver; empty if none has code for them."""
-    drivers = dict.fromkeys((audit.driver.value if audit.driver else None, None))
-    return next((found for each in drivers if (found := _other_build(audit, torch, gpus, each))), "")
+    with_driver = _other_build(audit, torch, gpus, audit.driver_version)
+    return with_driver or _other_build(audit, torch, gpus, "")
 
 
-def _other_build(audit: Audit, torch: InstalledTorch, gpus: Sequence[GpuRow], driver: str | None) -> str:
+def _other_build(audit: Audit, torch: InstalledTorch, gpus: Sequence[GpuRow], driver: str) -> str:
     """A build that runs on the machines: of the same release, else of the newest; empty if there is none.
 
-    driver: None for any, of which the text names the oldest.
+    driver: empty for any, of which the text names the oldest.
     """
     facts, platform = audit.facts, audit.target.platform
-    machines = Machines(driver, tuple(gpus), audit.target.python.series)
+    machines = Machines(driver or None, tuple(gpus), audit.target.python.series)
     for row in (torch.row, *reversed(facts.torch)):
-        cudas = builds_for(facts, row, platform, machines) if has_wheel(row, platform, machines.python) else []
-        if cudas:
-            variant = cudas[0].variant
-            is_default = variant == row.default.get(platform.value)
-            place = "the default index" if is_default else PYTORCH_INDEX.format(variant=variant)
-            text = f"use torch {row.version} for CUDA {cudas[0]} from {place}"
-            needed = None if driver else driver_of_build(facts, row.version, cudas[0], platform, gpus)
-            is_older = needed and audit.driver and not at_least(audit.driver.value, needed)
-            return f"{text}, and update the driver to {needed} or newer" if is_older else text
+        if not has_wheel(row, platform, machines.python):
+            continue
+        if builds := builds_for(facts, row, platform, machines):
+            cuda = builds[0]
+            place = PYTORCH_INDEX.format(variant=cuda.variant)
+            if cuda.variant == audit.default_of(row):
+                place = "the default index"
+            text = f"use torch {row.version} for CUDA {cuda} from {place}"
+            needed = driver_of_build(facts, row.version, cuda, platform, gpus)
+            if needed and not driver and audit.driver and not at_least(audit.driver.value, needed):
+                text += f", and update the driver to {needed} or newer"
+            return text
     return ""
 
 
 def drivers(audit: Audit) -> Iterator[Finding]:
     """The GPUs, the CUDA of torch, of packages that load CUDA from the system, and of NVIDIA's own wheels."""
-    driver = audit.driver.value if audit.driver else ""
+    driver = audit.driver_version
     if audit.target.platform.is_linux:
         yield from _gpus_of_newer_drivers(audit, driver)
     for what, cuda, source, fact in _built_for(audit):
@@ -139,9 +150,13 @@ def drivers(audit: Audit) -> Iterator[Finding]:
 
 def _gpus_of_newer_drivers(audit: Audit, driver: str) -> Iterator[Finding]:
     named = dict(audit.gpus)
-    torch, cuda = (audit.torch.source, audit.torch.cuda) if audit.torch else (audit.top, None)
+    default, cuda = audit.top, None
+    if audit.torch:
+        default, cuda = audit.torch.source, audit.torch.cuda
     for gpu, first in unsupported(audit.facts, driver, named):
-        source = named[gpu] if named[gpu].file else torch
+        source = named[gpu]
+        if not source.file:
+            source = default
         what = f"driver {driver} does not support {gpu.name} ({capability_of(gpu).sm})"
         why = f"its first driver is {first.version}, of CUDA {first.cuda}"
         yield Finding(NEWER_GPU, source, what, why, first.source, _update(audit, cuda))
@@ -151,14 +166,15 @@ def _for_driver(audit: Audit, torch: InstalledTorch | None, cuda: CudaVersion, d
     update = _update(audit, cuda)
     if torch is None or torch.cuda is None:
         return f"{update}, or use a release for an older CUDA"
-    other = _other_build(audit, torch, [gpu for gpu, _ in audit.gpus], driver)
-    return f"{other}, or {update}" if other else update
+    if other := _other_build(audit, torch, audit.gpu_rows, driver):
+        return f"{other}, or {update}"
+    return update
 
 
 def _update(audit: Audit, cuda: CudaVersion | None) -> str:
     """The oldest driver for the GPUs and a CUDA: that of torch, where it has a torch."""
-    gpus = [gpu for gpu, _ in audit.gpus]
-    capabilities = [capability_of(gpu) for gpu in gpus]
+    gpus = audit.gpu_rows
+    capabilities = list(map(capability_of, gpus))
     if cuda is None:
         needed: str | None = first_drivers(audit.facts, capabilities)[0].version
     elif audit.torch is not None:
@@ -169,7 +185,7 @@ def _update(audit: Audit, cuda: CudaVersion | None) -> str:
 
 
 def _built_for(audit: Audit) -> Iterator[tuple[str, CudaVersion, Source, str]]:
-    """Package, its CUDA, the line that brings it, and the fact's source, where it is not the driver's."""
+    """Package, its CUDA, the line that brings it, and the fact's source if it is not the driver's."""
     if audit.torch is not None and audit.torch.cuda is not None:
         yield f"installers choose {audit.torch}", audit.torch.cuda, audit.torch.source, ""
         return
@@ -186,4 +202,7 @@ def _built_for(audit: Audit) -> Iterator[tuple[str, CudaVersion, Source, str]]:
 
 def cuda_runtime(taken: Mapping[str, Taken]) -> Taken | None:
     """NVIDIA's runtime library among what installers choose: its version is that of CUDA."""
-    return next((each for name, each in taken.items() if name.startswith("nvidia-cuda-runtime")), None)
+    for name, each in taken.items():
+        if name.startswith("nvidia-cuda-runtime"):
+            return each
+    return None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from packaging.version import Version
 
-from envspec.diagnostics.audit.family import EXCLUDES, requested
+from envspec.diagnostics.audit.family import excluding
 from envspec.diagnostics.audit.python import pythons
 from envspec.diagnostics.audit.types import Audit, Finding, Rule, Severity
 from envspec.facts.tables import pep440
@@ -47,7 +48,7 @@ def pins_of(audit: Audit) -> Iterator[tuple[str, str, Source]]:
     """Name, version and line of each version that the sources name, of packages that are from the default index."""
     named = audit.of_images
     for each in audit.required:
-        name = each.requirement.name
+        name = each.name
         if each.requirement.kind is RequirementKind.NAME and each.pin and not comes_from_another(audit, name):
             named.add(name)
             # Builds with a label are on PyTorch's own indexes, of which the facts know.
@@ -63,7 +64,7 @@ def pins_of(audit: Audit) -> Iterator[tuple[str, str, Source]]:
 def projects(audit: Audit) -> Iterator[Finding]:
     """Names that the index does not have."""
     for each in audit.required:
-        name = each.requirement.name
+        name = each.name
         missing = audit.pages is not None and name in audit.pages and audit.pages[name] is None
         # Of a module's name, ENV104 says which package is meant.
         if (
@@ -83,57 +84,66 @@ def releases(audit: Audit) -> Iterator[Finding]:
         # Every release for the Pythons that the sources require would be reported once more.
         return
     ranks = TagRanks(tuple(wheel_tags(audit.target)))
-    for name, version, source in pins_of(audit):
+    for name, text, source in pins_of(audit):
         page = (audit.pages or {}).get(name)
-        if page is not None:
-            yield from _release(audit, name, version, source, page, ranks)
+        if page is None:
+            continue
+        version = pep440(text)
+        if version is not None and release_files(page, version):
+            yield from _release(audit, f"{name} {text}", version, source, page, ranks)
+        elif not is_elsewhere(audit, name):
+            near = _near(page, version)
+            why = "its page has no such release"
+            if near:
+                why = f"its page has {', '.join(near)} next to it"
+            yield Finding(GONE, source, f"the default index does not have {name} {text}", why, _PAGE, _use(near))
 
 
 def _release(
-    audit: Audit, name: str, text: str, source: Source, page: PageListing, ranks: TagRanks
+    audit: Audit, release: str, version: Version, source: Source, page: PageListing, ranks: TagRanks
 ) -> Iterator[Finding]:
-    version = pep440(text)
+    """What is wrong with a release that the index has. release: its name and version, as the source writes them."""
     files = release_files(page, version)
-    if (version is None or not files) and is_elsewhere(audit, name):
-        return
-    if version is None or not files:
-        near = _near(page, version)
-        todo = f"use {' or '.join(near)}" if near else "use another version"
-        why = f"its page has {', '.join(near)} next to it" if near else "its page has no such release"
-        yield Finding(GONE, source, f"the default index does not have {name} {text}", why, _PAGE, todo)
-        return
     reasons = [file.yanked for file in files]
     if None not in reasons:
-        reason = next((each for each in reasons if each), "")
-        near = _near(page, version)
-        why = f"its authors write: {quoted(reason, 200)}" if reason else "its authors gave no reason"
-        todo = f"use {' or '.join(near)}" if near else "use another version"
-        yield Finding(YANKED, source, f"{name} {text} was yanked", why, _PAGE, todo)
-    series, platform = audit.target.python.series, audit.target.platform.value
-    usable = [file for file in files if accepts_python(file, audit.target.python.version)]
+        why = "its authors gave no reason"
+        if written := list(filter(None, reasons)):
+            why = f"its authors write: {quoted(written[0], 200)}"
+        yield Finding(YANKED, source, f"{release} was yanked", why, _PAGE, _use(_near(page, version)))
+    python = audit.target.python
+    usable = [file for file in files if accepts_python(file, python.version)]
     if any(ranks.rank(file.filename) is not None for file in usable):
         return
-    whether = " (assumed: no source names a Python)" if audit.is_python_assumed else ""
-    target = f"Python {series} on {platform}{whether}"
+    target = f"Python {python.series} on {audit.target.platform.value}"
+    if audit.is_python_assumed:
+        target += " (assumed: no source names a Python)"
     if any(file.filename.endswith(SDIST_SUFFIXES) for file in usable):
-        newer = _with_wheel(page, ranks, audit.target.python.version, version)
         # An sdist of pure Python is built in a second: wheels for platforms show that there is something to compile.
-        if any(each.endswith(".whl") and not each.endswith("-any.whl") for each in page.names):
-            what = f"{name} {text} has no wheel for {target}: installers build its sdist"
+        if any(map(_is_for_platform, page.names)):
+            newer = _with_wheel(page, ranks, python.version, version)
+            what = f"{release} has no wheel for {target}: installers build its sdist"
             todo = f"use {newer}, which has one" if newer else "expect a build, which may need a compiler"
             yield Finding(NO_WHEEL, source, what, _wheels(files), _PAGE, todo)
         return
-    requires = next((file.requires_python for file in files if file.requires_python), "")
-    why = f"it requires Python {requires}" if not usable else _wheels(files)
-    newer = _with_wheel(page, ranks, audit.target.python.version, version)
+    why = _wheels(files)
+    if not usable:
+        why = f"it requires Python {next(file.requires_python for file in files if file.requires_python)}"
+    newer = _with_wheel(page, ranks, python.version, version)
     todo = f"use {newer}, or another Python" if newer else "use another Python or version"
-    yield Finding(NO_FILE, source, f"{name} {text} has no file for {target}", why, _PAGE, todo)
+    yield Finding(NO_FILE, source, f"{release} has no file for {target}", why, _PAGE, todo)
 
 
-def release_files(page: PageListing, version: Version | None) -> list[ListedFile]:
+def _use(near: Sequence[str]) -> str:
+    return f"use {' or '.join(near) or 'another version'}"
+
+
+def _is_for_platform(filename: str) -> bool:
+    """Whether a file is a wheel with compiled code."""
+    return filename.endswith(".whl") and not filename.endswith("-any.whl")
+
+
+def release_files(page: PageListing, version: Version) -> list[ListedFile]:
     """The files of one release."""
-    if version is None:
-        return []
     return [page.file(number) for number, name in enumerate(page.names) if version_of(name) == version]
 
 
@@ -144,15 +154,15 @@ def accepts_python(file: ListedFile, python: str) -> bool:
 
 def _near(page: PageListing, version: Version | None) -> list[str]:
     """The next older and the next newer final release that are not yanked."""
-    published = {version_of(name) for name in page.names} - {version}
-    final = sorted(each for each in filter(None, published) if not each.is_prerelease)
+    published = set(filter(None, map(version_of, page.names))) - {version}
+    fine = sorted(each for each in published if not each.is_prerelease)
     # Each one reads its files.
-    fine = [each for each in final if _is_offered(page, each)] if len(final) < 400 else final
-    if version is None:
-        return [str(each) for each in fine[-1:]]
-    older = [each for each in fine if each < version][-1:]
-    newer = [each for each in fine if each > version][:1]
-    return [str(each) for each in (*older, *newer)]
+    if len(fine) < 400:
+        fine = [each for each in fine if _is_offered(page, each)]
+    newer = len(fine)
+    if version is not None:
+        newer = bisect(fine, version)
+    return list(map(str, fine[max(newer - 1, 0) : newer + 1]))
 
 
 def _is_offered(page: PageListing, version: Version) -> bool:
@@ -174,17 +184,25 @@ def _with_wheel(page: PageListing, ranks: TagRanks, python: str, version: Versio
 
 def _wheels(files: Sequence[ListedFile]) -> str:
     """What its wheels are for."""
-    tags = [name.removesuffix(".whl").rsplit("-", 3)[1:] for file in files if (name := file.filename).endswith(".whl")]
-    pythons = sorted({tag[0] for tag in tags})
-    platforms = sorted({tag[2].split(".")[0] for tag in tags})
-    shown = f"{', '.join(pythons)} on {', '.join(platforms[:_NAMED])}{' and others' if len(platforms) > _NAMED else ''}"
-    return f"its wheels are for {shown}" if tags else "it has no wheel"
+    pythons, platforms = set(), set()
+    for file in files:
+        if file.filename.endswith(".whl"):
+            python, _, platform = file.filename.removesuffix(".whl").rsplit("-", 3)[1:]
+            pythons.add(python)
+            platforms.add(platform.split(".")[0])
+    if not pythons:
+        return "it has no wheel"
+    text = f"its wheels are for {', '.join(sorted(pythons))} on {', '.join(sorted(platforms)[:_NAMED])}"
+    if len(platforms) > _NAMED:
+        text += " and others"
+    return text
 
 
 def unsolvable(audit: Audit) -> Iterator[Finding]:
     """Requirements of which no set of releases satisfies all."""
-    if audit.unresolved and not any(each.rule is EXCLUDES for each in requested(audit)):
-        what = "no set of releases satisfies all requirements"
-        source = next((each.source for each in audit.required if each.requirement.name in audit.unresolved), audit.top)
-        todo = "loosen one of the requirements named"
-        yield Finding(UNSOLVABLE, source, what, audit.unresolved, "metadata of the releases on the index", todo)
+    if not audit.unresolved or any(excluding(audit)):
+        return
+    lines = [each.source for each in audit.required if each.name in audit.unresolved]
+    source = [*lines, audit.top][0]
+    what, todo = "no set of releases satisfies all requirements", "loosen one of the requirements named"
+    yield Finding(UNSOLVABLE, source, what, audit.unresolved, "metadata of the releases on the index", todo)

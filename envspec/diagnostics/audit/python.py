@@ -8,11 +8,12 @@ from typing import Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from envspec.context import counted
 from envspec.diagnostics.audit.cuda import compiled_extensions
-from envspec.diagnostics.audit.types import Audit, Finding, Rule, Severity
+from envspec.diagnostics.audit.types import Audit, Finding, Required, Rule, Severity
 from envspec.facts.extensions import Label
 from envspec.facts.tables import ExtensionRow, numeric
-from envspec.importers.types import Clue
+from envspec.importers.types import Clue, Outcome, Source
 from envspec.spec.requirements import RequirementKind, read_git
 
 SEVERAL: Final = Rule("ENV601", Severity.ERROR, "the sources name Pythons that exclude each other")
@@ -26,7 +27,9 @@ UNREAD: Final = Rule("ENV901", Severity.INFO, "lines that envspec does not under
 def series_of(text: str) -> str:
     """`3.11` of a series or an exact version; empty for a specifier."""
     numbers = numeric(text)
-    return ".".join(map(str, numbers[:2])) if len(numbers) > 1 and text[:1].isdigit() else ""
+    if len(numbers) < 2 or not text[:1].isdigit():
+        return ""
+    return f"{numbers[0]}.{numbers[1]}"
 
 
 def specifier_of(clue: Clue) -> SpecifierSet | None:
@@ -44,13 +47,16 @@ def pythons(audit: Audit) -> Iterator[Finding]:
     runs with one of them.
     """
     series = audit.target.python.series
-    named = {series_of(each.value): each.source for each in reversed(audit.draft.pythons)}
-    versions = [audit.target.python.version, *(f"{each}.{patch}" for each in named if each for patch in (0, 9))]
+    versions = [audit.target.python.version]
+    lines: dict[str, Source] = {}
+    for clue in audit.draft.pythons:
+        if named := series_of(clue.value):
+            lines.setdefault(named, clue.source)
+            versions += [f"{named}.0", f"{named}.9"]
     for clue in audit.draft.pythons:
         bound = specifier_of(clue)
-        if bound is not None and not any(bound.contains(each, prereleases=True) for each in versions):
-            first = named.get(series, "--python")
-            what = f"Python {series} ({first}) is not what this line requires: {clue.value}"
+        if bound is not None and not any(bound.filter(versions, prereleases=True)):
+            what = f"Python {series} ({lines.get(series, '--python')}) is not what this line requires: {clue.value}"
             todo = "name one Python in all of them"
             yield Finding(SEVERAL, clue.source, what, clue.why or "it names a Python", "the sources", todo)
 
@@ -58,22 +64,19 @@ def pythons(audit: Audit) -> Iterator[Finding]:
 def extensions(audit: Audit) -> Iterator[Finding]:
     """Extensions that have no wheel for torch on the index, and are compiled beside whichever torch is there."""
     for name in compiled_extensions(audit):
-        found = (audit.taken or {}).get(name)
-        row = audit.facts.extension(name, found.version if found else "")
+        version, built = "", f"{name} (from its repository)"
+        why = "git and URLs name sources"
+        if found := audit.chosen(name):
+            version, built = found.version, f"{name} {found.version}"
+            why = "the index has no wheel of it"
+        row = audit.facts.extension(name, version)
         if row is None:
             continue
-        source = audit.first(name) or audit.bringing(name)
-        built = f"{name} {found.version}" if found else f"{name} (from its repository)"
-        minutes = f", {row.minutes} minutes of one processor for one GPU" if row.minutes else ""
-        why = f"the index has no wheel of it{minutes}" if found else f"git and URLs name sources{minutes}"
-        yield Finding(
-            COMPILED,
-            source,
-            f"{built} is compiled at installation, beside {audit.torch or 'whichever torch is installed'}",
-            why,
-            row.source,
-            _wheel(audit, row, found.version if found else "") or "pin torch, and build the wheel once",
-        )
+        if row.minutes:
+            why += f", {row.minutes} minutes of one processor for one GPU"
+        what = f"{built} is compiled at installation, beside {audit.torch or 'whichever torch is installed'}"
+        todo = _wheel(audit, row, version) or "pin torch, and build the wheel once"
+        yield Finding(COMPILED, audit.bringing(name), what, why, row.source, todo)
 
 
 def _wheel(audit: Audit, row: ExtensionRow, version: str) -> str:
@@ -87,53 +90,61 @@ def _wheel(audit: Audit, row: ExtensionRow, version: str) -> str:
     if fitting:
         label = max(fitting, key=lambda each: each.cuda_number)
         return f"use the project's wheel for {label}: {label.fill(row.pages[0], version)}"
+    if not row.wheels:
+        return ""
     known = ", ".join(sorted(row.wheels, key=numeric))
-    return f"use a torch for which the project publishes wheels ({known})" if known else ""
-
-
-def _has_upper_bound(specifier: SpecifierSet) -> bool:
-    return any(clause.operator in ("==", "===", "~=", "<", "<=") for clause in specifier)
+    return f"use a torch for which the project publishes wheels ({known})"
 
 
 def loose(audit: Audit) -> Iterator[Finding]:
     """What another day gives another environment; one line for each kind."""
-    locked = audit.draft.versions
-    named = [each for each in audit.required if each.requirement.kind is RequirementKind.NAME]
-    unlocked = [each for each in named if each.requirement.name not in locked]
-    open_ended = [each for each in unlocked if not _has_upper_bound(each.requirement.specifier)]
-    if open_ended:
-        names = list(dict.fromkeys(each.requirement.name for each in open_ended))
-        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        what = f"{len(names)} {'requirement has' if len(names) == 1 else 'requirements have'} no upper bound: {shown}"
+    open_ended = list(filter(_is_open_ended, audit.required))
+    unlocked = [each for each in open_ended if each.name not in audit.draft.versions]
+    if unlocked:
+        names = list(dict.fromkeys(each.name for each in unlocked))
+        shown = ", ".join(names[:5])
+        if len(names) > 5:
+            shown += f" and {len(names) - 5} more"
+        have = "has" if len(names) == 1 else "have"
+        what = f"{counted(len(names), 'requirement')} {have} no upper bound: {shown}"
         why = "another day may install other releases"
         todo = "lock them (`envspec init`, then `envspec lock`)"
-        yield Finding(UNBOUNDED, open_ended[0].source, what, why, "the sources", todo)
-    for each in audit.required:
-        if each.requirement.kind is RequirementKind.GIT and each.requirement.url:
-            ref = read_git(each.requirement.url).ref
-            if not re.fullmatch("[0-9a-f]{7,}", ref):
-                where = f"`{ref}`" if ref else "the default branch"
-                what = f"{each.requirement.name} is fetched from {where} of its repository"
-                why = "a branch moves, and a tag can be moved"
-                yield Finding(BRANCH, each.source, what, why, "the sources", "name a commit")
+        yield Finding(UNBOUNDED, unlocked[0].source, what, why, "the sources", todo)
+    yield from _branches(audit)
     for entry in audit.ledger:
-        words = entry.text.split()
-        if len(words) > 1 and words[0].upper() == "FROM":
-            image = next((word for word in words[1:] if not word.startswith("--")), "")
-            if image.endswith(":latest"):
-                why = "the tag moves with each release"
-                yield Finding(
-                    LATEST, entry.source, f"{image} has no version", why, "the sources", "name a tag or a digest"
-                )
+        words = [word for word in entry.text.split() if not word.startswith("--")]
+        if len(words) > 1 and words[0].upper() == "FROM" and words[1].endswith(":latest"):
+            what, why = f"{words[1]} has no version", "the tag moves with each release"
+            yield Finding(LATEST, entry.source, what, why, "the sources", "name a tag or a digest")
+
+
+def _is_open_ended(required: Required) -> bool:
+    """Whether it is a name whose newest version is not bounded."""
+    if required.requirement.kind is not RequirementKind.NAME:
+        return False
+    return not any(clause.operator in ("==", "===", "~=", "<", "<=") for clause in required.requirement.specifier)
+
+
+def _branches(audit: Audit) -> Iterator[Finding]:
+    """Git requirements that name no commit."""
+    for each in audit.required:
+        if each.requirement.kind is not RequirementKind.GIT or not each.requirement.url:
+            continue
+        ref = read_git(each.requirement.url).ref
+        if re.fullmatch("[0-9a-f]{7,}", ref):
+            continue
+        where = f"`{ref}`" if ref else "the default branch"
+        what = f"{each.name} is fetched from {where} of its repository"
+        why = "a branch moves, and a tag can be moved"
+        yield Finding(BRANCH, each.source, what, why, "the sources", "name a commit")
 
 
 def unread(audit: Audit) -> Iterator[Finding]:
     """Lines of which nothing is known."""
-    from envspec.importers.types import Outcome
-
     unread = (Outcome.NOT_UNDERSTOOD, Outcome.NOT_DECIDED)
     lines = [each for each in audit.ledger if each.outcome in unread]
     if lines:
-        what = f"{len(lines)} {'line is' if len(lines) == 1 else 'lines are'} not understood, and not examined"
+        are = "is" if len(lines) == 1 else "are"
+        what = f"{counted(len(lines), 'line')} {are} not understood, and not examined"
         why = f"the first one: {lines[0].reason or lines[0].text}"
         yield Finding(UNREAD, lines[0].source, what, why, "the sources", "see the ledger of `envspec init`")

@@ -81,10 +81,16 @@ class Required(NamedTuple):
     source: Source
 
     @property
+    def name(self) -> str:
+        return self.requirement.name
+
+    @property
     def pin(self) -> str:
         """The only version that it allows, as it is written; empty if there are several."""
-        clauses = [each for each in self.requirement.specifier if each.operator in ("==", "===")]
-        return next((each.version for each in clauses if not each.version.endswith(".*")), "")
+        for clause in self.requirement.specifier:
+            if clause.operator in ("==", "===") and not clause.version.endswith(".*"):
+                return clause.version
+        return ""
 
 
 class Taken(NamedTuple):
@@ -102,8 +108,14 @@ class Taken(NamedTuple):
     @classmethod
     def of(cls, package: Package, project: str) -> Taken:
         """project: how the package's `required_by` names what the sources require."""
-        by = tuple(dict.fromkeys("" if each.name == project else each.name for each in package.required_by))
-        return cls(package.name, package.version, package.file.filename, package.file.size_bytes, by)
+        by: list[str] = []
+        for each in package.required_by:
+            name = each.name
+            if name == project:
+                name = ""
+            if name not in by:
+                by.append(name)
+        return cls(package.name, package.version, package.file.filename, package.file.size_bytes, tuple(by))
 
     @property
     def is_sdist(self) -> bool:
@@ -125,7 +137,9 @@ class InstalledTorch:
 
     @property
     def cuda(self) -> CudaVersion | None:
-        return None if self.variant == "cpu" else CudaVersion.parse(self.variant)
+        if self.variant == "cpu":
+            return None
+        return CudaVersion.parse(self.variant)
 
     def __str__(self) -> str:
         built = f"CUDA {self.cuda}" if self.cuda else "the CPU alone"
@@ -136,12 +150,16 @@ class InstalledTorch:
 class Audit:
     """A project, and what is known of it.
 
-    is_python_assumed: whether no source names a Python. required: what applies to the target; bounds: constraints.
-    overrides: names, and what is required of them; None for what is removed. commands: how many install packages, one
-    after the other. taken: None if it is not known what installers choose. is_partial: whether something that the
-    sources require is not part of it. pages: of names on the default index; None for a name that it does not have.
-    gpus: with the line that names each; an empty file for the command's own options, as of the driver. unresolved: why
-    installers choose nothing at all; empty if they do.
+    required: what applies to the target.
+    bounds: constraints.
+    is_python_assumed: whether no source names a Python.
+    overrides: names, and what is required of them; None for what is removed.
+    commands: how many install packages, one after the other.
+    gpus: with the line that names each; an empty file for the command's own options, as of the driver.
+    pages: of names on the default index; None for a name that it does not have.
+    taken: None if it is not known what installers choose.
+    is_partial: whether something that the sources require is not part of `taken`.
+    unresolved: why installers choose nothing at all; empty if they do.
     """
 
     draft: Draft
@@ -162,9 +180,26 @@ class Audit:
     unresolved: str = ""
     left_out: tuple[SkippedCheck, ...] = field(default=())
 
+    def requiring(self, name: str) -> list[Required]:
+        """The lines that require a package."""
+        return [each for each in self.required if each.name == name]
+
     def first(self, name: str) -> Source | None:
         """The line that requires a package; None if none does."""
-        return next((each.source for each in self.required if each.requirement.name == name), None)
+        for each in self.requiring(name):
+            return each.source
+        return None
+
+    def bound(self, name: str) -> SpecifierSet | None:
+        """What the lines together allow of a package; None if none requires it."""
+        found: SpecifierSet | None = None
+        for each in self.requiring(name):
+            found = each.requirement.specifier & (found or SpecifierSet())
+        return found
+
+    def chosen(self, name: str) -> Taken | None:
+        """The release of a package that installers choose; None if it is not known."""
+        return (self.taken or {}).get(name)
 
     def bringing(self, name: str) -> Source:
         """The line that requires a package, or something that leads to it; the first source if that is not known."""
@@ -173,8 +208,10 @@ class Audit:
             source = self.first(each)
             if source is not None:
                 return source
-            found = self.taken.get(each) if self.taken else None
-            for dependent in found.required_by if found else ():
+            found = self.chosen(each)
+            if found is None:
+                continue
+            for dependent in found.required_by:
                 if dependent and dependent not in seen:
                     seen.add(dependent)
                     open_names.append(dependent)
@@ -186,42 +223,70 @@ class Audit:
 
     def is_pinned(self, name: str) -> bool:
         """Whether a line requires one version of a package, which it then has whatever else is installed."""
-        return any(each.requirement.name == name and each.pin for each in self.required)
+        return any(each.pin for each in self.requiring(name))
 
     def has_other_index(self, name: str) -> bool:
         """Whether a name may come from an index of the sources that is neither the default one nor PyTorch's."""
-        named = any(not each.packages or name in each.packages for each in self.draft.indexes)
-        return named or bool(self.draft.unread_indexes or self.draft.unsupported)
+        for index in self.draft.indexes:
+            if not index.packages or name in index.packages:
+                return True
+        return bool(self.draft.unread_indexes or self.draft.unsupported)
 
     @property
     def of_images(self) -> set[str]:
         """Names of packages that a base image has, and that no other line requires."""
         lines = {each.source for each in self.ledger if FROM.match(each.text)}
-        required = {each.requirement.name for each in self.required if each.source not in lines}
-        names = {each.requirement.name for each in self.required if each.source in lines}
+        names, others = set(), set()
+        for each in self.required:
+            if each.source in lines:
+                names.add(each.name)
+            else:
+                others.add(each.name)
         if "torch" in names:
             names |= {"torchvision", "torchaudio"}
-        return names - required
+        return names - others
 
     def versions(self) -> dict[str, str]:
         """The versions that the sources lock for the target; none for platforms other than linux-64."""
-        series, locked = self.target.python.series, self.draft.locked
-        others = {name for name, each in locked.items() if series not in each.pythons}
         if self.target.platform is not Platform.LINUX_64:
             return {}
-        return {name: version for name, version in self.draft.versions.items() if name not in others}
+        versions = dict(self.draft.versions)
+        for name, locked in self.draft.locked.items():
+            if self.target.python.series not in locked.pythons:
+                versions.pop(name, None)
+        return versions
 
     @property
     def top(self) -> Source:
         """The first source as a whole."""
-        return Source(self.ledger[0].source.file) if self.ledger else Source("the project")
+        if not self.ledger:
+            return Source("the project")
+        return Source(self.ledger[0].source.file)
+
+    @property
+    def gpu_rows(self) -> list[GpuRow]:
+        """The GPUs without the lines that name them."""
+        return [gpu for gpu, _ in self.gpus]
+
+    @property
+    def driver_version(self) -> str:
+        """Empty if it is not known."""
+        return self.driver.value if self.driver else ""
+
+    def default_of(self, row: TorchRelease) -> str:
+        """The variant of the default index's build of a torch for the platform; empty if there is none."""
+        return row.default.get(self.target.platform.value, "")
 
     @property
     def means_gpu(self) -> Clue | None:
         """What says that the project is for GPUs; None if nothing does."""
-        found = [*self.draft.cudas, *self.draft.gpus, *self.draft.drivers]
-        asked = [Clue(gpu.name, source, "--gpu") for gpu, source in self.gpus if not source.file]
-        return next((each for each in (*asked, *found) if each.value != "cpu"), None)
+        for gpu, source in self.gpus:
+            if not source.file:
+                return Clue(gpu.name, source, "--gpu")
+        for clue in (*self.draft.cudas, *self.draft.gpus, *self.draft.drivers):
+            if clue.value != "cpu":
+                return clue
+        return None
 
 
 @dataclass(frozen=True, slots=True)

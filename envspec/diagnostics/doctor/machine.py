@@ -40,15 +40,14 @@ class GpuState:
 
 
 def read_gpus(context: DoctorContext) -> GpuState:
-    devices = sorted((context.root / "sys/bus/pci/devices").glob("*"))
-    gpus = [device for device in devices if _is_gpu(context, device.name)]
-    nodes = (node.name for node in (context.root / "dev").glob("nvidia*"))
+    devices = (context.root / "sys/bus/pci/devices").glob("*")
+    nodes = sorted(node.name for node in (context.root / "dev").glob("nvidia*"))
     version = context.text("/sys/module/nvidia/version").strip()
     return GpuState(
         system=context.system,
-        pci=len(gpus),
+        pci=sum(_is_gpu(context, device.name) for device in devices),
         module=version or module_version(context.text("/proc/driver/nvidia/version")),
-        nodes=tuple(sorted(node for node in nodes if re.fullmatch(r"nvidia\d+", node))),
+        nodes=tuple(filter(re.compile(r"nvidia\d+").fullmatch, nodes)),
         is_container=any((context.root / mark).exists() for mark in (".dockerenv", "run/.containerenv")),
         nvml=context.nvml(),
     )
@@ -102,13 +101,18 @@ def _gpus(state: GpuState) -> DoctorFinding:
     if state.nvml.driver is None:
         found = "none visible without the driver's libraries"
         return DoctorFinding("GPUs", FindingState.MISSING, found, "see NVIDIA driver")
-    todo = "start the container with `--gpus all`" if state.is_container else "see `nvidia-smi -L` and the kernel's log"
+    todo = "see `nvidia-smi -L` and the kernel's log"
+    if state.is_container:
+        todo = "start the container with `--gpus all`"
     return DoctorFinding("GPUs", FindingState.MISSING, "the driver shows none", todo)
 
 
 def _describe(gpu: MachineGpu) -> str:
-    details = [f"compute capability {gpu.capability}"] if gpu.capability is not None else []
-    details += [f"{gpu.memory_mib / 1024:.0f} GiB"] if gpu.memory_mib is not None else []
+    details = []
+    if gpu.capability is not None:
+        details.append(f"compute capability {gpu.capability}")
+    if gpu.memory_mib is not None:
+        details.append(f"{gpu.memory_mib / 1024:.0f} GiB")
     return f"{gpu.name} ({', '.join(details)})" if details else gpu.name
 
 
@@ -154,8 +158,10 @@ def _cdi_specs(context: DoctorContext) -> dict[str, str | None]:
     specs = {}
     for folder in _CDI:
         for path in sorted((context.root / folder).glob("*")):
+            if path.suffix not in {".yaml", ".yml", ".json"}:
+                continue
             name = f"/{folder}/{path.name}"
-            text = context.text(name) if path.suffix in {".yaml", ".yml", ".json"} else ""
+            text = context.text(name)
             if "nvidia.com/gpu" in text:
                 driver = re.search(r"libcuda\.so\.(\d+\.\d+(?:\.\d+)*)", text)
                 specs[name] = driver[1] if driver else None
@@ -188,10 +194,12 @@ def system_findings(context: DoctorContext) -> Iterator[DoctorFinding]:
     else:
         yield _disk(context)
     python = context.python
-    virtual = ", a virtual environment" if python.virtual else ""
-    managed = "its packages belong to the system: install envspec into a virtual environment"
-    todo = managed if python.managed and not python.virtual else ""
-    yield DoctorFinding("Python", FindingState.OK, f"{python.version}, {python.executable}{virtual}", todo)
+    text, todo = f"{python.version}, {python.executable}", ""
+    if python.virtual:
+        text += ", a virtual environment"
+    elif python.managed:
+        todo = "its packages belong to the system: install envspec into a virtual environment"
+    yield DoctorFinding("Python", FindingState.OK, text, todo)
 
 
 def _shm(context: DoctorContext) -> DoctorFinding:
@@ -234,18 +242,19 @@ def configuration_finding(context: DoctorContext) -> DoctorFinding:
 
     Only names of settings: their values may contain passwords.
     """
-    what, environ = "settings of pip and uv", context.environ
-    named = [name for name in environ if name.startswith(("PIP_", "UV_"))]
-    set_names = [name for name in named if environ[name]]
-    variables = sorted(name for name in set_names if name not in _HARMLESS)
-    files = {str(path): _settings(path) for path in _files(context) if path.is_file()}
-    found = list(variables)
-    for path, names in files.items():
-        found.append(f"{path} ({', '.join(names)})" if names else path)
+    what, settings = "settings of pip and uv", []
+    for name, value in sorted(context.environ.items()):
+        if value and name.startswith(("PIP_", "UV_")) and name not in _HARMLESS:
+            settings.append(name)
+    found = list(settings)
+    for path in dict.fromkeys(_files(context)):
+        if path.is_file():
+            names = _settings(path)
+            found.append(f"{path} ({', '.join(names)})" if names else str(path))
+            settings += names
     if not found:
         return DoctorFinding(what, FindingState.OK, "none that matters")
-    settings = [*variables, *(name for names in files.values() for name in names)]
-    if any(_is_source(name) for name in settings):
+    if any(map(_is_source, settings)):
         todo = "envspec ignores them; packages of these sources need a [[pip.index]] in the spec"
         return DoctorFinding(what, FindingState.WARNING, f"ignored: {'; '.join(found)}", todo)
     return DoctorFinding(what, FindingState.OK, f"ignored: {'; '.join(found)}")
@@ -278,10 +287,15 @@ def _settings(path: Path) -> tuple[str, ...]:
         text = path.read_text("utf-8")
         if path.suffix == ".toml":
             document = documents.parse_toml(text)
-            pip = document.get("pip")
-            return tuple(sorted({*document, *(pip if isinstance(pip, dict) else {})} - {"pip"}))
+            names = set(document) - {"pip"}
+            if isinstance(document.get("pip"), dict):
+                names.update(document["pip"])
+            return tuple(sorted(names))
         parser = configparser.RawConfigParser()
         parser.read_string(text)
     except (OSError, ValueError, configparser.Error):
         return ()
-    return tuple(sorted({name for section in parser.sections() for name in parser.options(section)}))
+    names = set()
+    for section in parser.sections():
+        names.update(parser.options(section))
+    return tuple(sorted(names))

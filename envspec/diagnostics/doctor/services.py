@@ -34,7 +34,7 @@ class EngineStatus:
 async def read_engines(context: DoctorContext) -> tuple[EngineStatus, ...]:
     """The installed engines."""
     docker, podman = await asyncio.gather(_docker(context), _podman(context))
-    return tuple(engine for engine in (docker, podman) if engine)
+    return tuple(filter(None, (docker, podman)))
 
 
 def engine_findings(
@@ -53,9 +53,12 @@ def _engine(engine: EngineStatus, context: DoctorContext) -> DoctorFinding:
     if engine.problem:
         version = f"{engine.version}: " if engine.version else ""
         return DoctorFinding(engine.name, FindingState.WARNING, f"{version}{engine.problem}", _todo(engine, context))
-    rootless = ", rootless" if engine.rootless else ""
-    server = f", daemon {engine.server}" if engine.server else ""
-    return DoctorFinding(engine.name, FindingState.OK, f"{engine.version or 'version unknown'}{server}{rootless}")
+    text = engine.version or "version unknown"
+    if engine.server:
+        text += f", daemon {engine.server}"
+    if engine.rootless:
+        text += ", rootless"
+    return DoctorFinding(engine.name, FindingState.OK, text)
 
 
 def _todo(engine: EngineStatus, context: DoctorContext) -> str:
@@ -83,12 +86,11 @@ async def _docker(context: DoctorContext) -> EngineStatus | None:
     errors, options = document.get("ServerErrors"), document.get("SecurityOptions")
     # Of an unknown version, both may be anything.
     error = str(errors[0]) if isinstance(errors, list) and errors else None
-    security = [str(option) for option in options] if isinstance(options, list) else []
     return EngineStatus(
         name="docker",
         version=str(_part(document, "ClientInfo").get("Version") or ""),
         server=server,
-        rootless=any("rootless" in option for option in security),
+        rootless=isinstance(options, list) and any("rootless" in str(option) for option in options),
         problem="" if server else _problem(done, error),
         runtimes=tuple(sorted(_part(document, "Runtimes"))),
     )
@@ -112,8 +114,8 @@ def _problem(done: Finished | None, error: str | None) -> str:
     """The first line of an error, by default of stderr."""
     if done is None:
         return "it can't be run, or does not respond"
-    lines = (line.strip() for line in (done.stderr if error is None else error).splitlines())
-    return next(filter(None, lines), "its output can't be read")[:200]
+    text = (done.stderr if error is None else error).strip() or "its output can't be read"
+    return text.splitlines()[0].strip()[:200]
 
 
 def _json(done: Finished | None) -> Mapping[str, Any]:
@@ -142,12 +144,11 @@ async def network_findings(
     index, *probed = await asyncio.gather(
         context.probe("HEAD", index_url), *(context.probe("GET", f"{each.base}/") for each in endpoints.values())
     )
-    names = (name if at.registry == name else f"{name} by {at.registry}" for name, at in endpoints.items())
-    return (
-        _index(index_url, index),
-        *(_registry(name, result) for name, result in zip(names, probed, strict=True)),
-        DoctorFinding(_SETTINGS, FindingState.OK, route),
-    )
+    findings = [_index(index_url, index)]
+    for (name, endpoint), result in zip(endpoints.items(), probed, strict=True):
+        by = "" if endpoint.registry == name else f" by {endpoint.registry}"
+        findings.append(_registry(f"{name}{by}", result))
+    return (*findings, DoctorFinding(_SETTINGS, FindingState.OK, route))
 
 
 def _index(url: str, result: ProbeResult) -> DoctorFinding:

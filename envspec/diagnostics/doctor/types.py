@@ -50,8 +50,10 @@ def render_text(findings: Sequence[DoctorFinding], width: int | None = None) -> 
     words = {state: state.value for state in FindingState}
     if width is not None:
         words[FindingState.NOT_APPLICABLE] = "-"
-    states = max((len(words[finding.state]) for finding in findings), default=0)
-    names = max((len(finding.what) for finding in findings), default=0)
+    states = names = 0
+    for finding in findings:
+        states = max(states, len(words[finding.state]))
+        names = max(names, len(finding.what))
     left = states + names + 4
     lines = []
     for finding in findings:
