@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from packaging.specifiers import SpecifierSet
 
-from envspec.facts.tables import CudaBuildRow, Facts
+from envspec.facts.tables import Facts, matching_rows, rows_on
 from envspec.models import CudaVersion, Platform
 
 
@@ -17,18 +17,22 @@ def require_for(name: str, major: int, platform: Platform, facts: Facts, cudnn: 
 
     Empty if no row names any. cudnn: the major version of cuDNN that it must load; None for any.
     """
-    rows = [row for row in facts.cuda_builds if platform.value in row.platforms and _major(row) == major]
-    rows = [row for row in rows if cudnn is None or row.cudnn in (None, cudnn)]
-    if own := [row for row in rows if row.package == name]:
-        return f"{name}{own[-1].versions}"
-    if cudnn is not None:
-        return ""
-    if alike := [row.package for row in rows if _stem(row.package) == _stem(name)]:
-        return alike[-1]
-    for cpu_build in facts.cpu_builds:
-        is_of_major = cpu_build.cuda and CudaVersion.parse(cpu_build.cuda).major == major
+    own = alike = ""
+    for row in rows_on(facts.cuda_builds, platform):
+        loads_other_cudnn = cudnn is not None and row.cudnn not in (None, cudnn)
+        if CudaVersion.parse(row.cuda).major != major or loads_other_cudnn:
+            continue
+        if row.package == name:
+            own = f"{name}{row.versions}"
+        if _stem(row.package) == _stem(name):
+            alike = row.package
+    if own or cudnn is not None:
+        return own
+    if alike:
+        return alike
+    for cpu_build in rows_on(facts.cpu_builds, platform):
         is_of_name = any(fnmatchcase(name, pattern) for pattern in cpu_build.with_cuda)
-        if is_of_major and is_of_name and platform.value in cpu_build.platforms:
+        if is_of_name and cpu_build.cuda and CudaVersion.parse(cpu_build.cuda).major == major:
             return cpu_build.instead
     return ""
 
@@ -38,18 +42,14 @@ def torch_for(major: int, platform: Platform, required: Iterable[SpecifierSet], 
 
     required: what the packages of a lock require of torch.
     """
-    bounds = [*required]
-    for row in reversed(facts.torch):
-        variant = row.default.get(platform.value, "cpu")
-        if variant == "cpu" or CudaVersion.parse(variant).major != major:
-            continue
-        if all(bound.contains(row.version, prereleases=True) for bound in bounds):
+    allowed = SpecifierSet()
+    for specifier in required:
+        allowed &= specifier
+    for row in matching_rows(reversed(facts.torch), allowed):
+        variant = row.default_on(platform) or "cpu"
+        if variant != "cpu" and CudaVersion.parse(variant).major == major:
             return f"torch<={row.version}"
     return ""
-
-
-def _major(row: CudaBuildRow) -> int:
-    return CudaVersion.parse(row.cuda).major
 
 
 def _stem(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from envspec.facts.gpu import capability_of, without_code
-from envspec.facts.tables import ExtensionRow, Facts, GpuRow
+from envspec.facts.tables import ExtensionRow, Facts, GpuRow, rows_on
 from envspec.models import CudaVersion, GpuCodeFound, Platform
 from envspec.names import normalised
 
@@ -77,10 +77,14 @@ class Label:
         return f"CUDA {digits[:2]}.{digits[2:]}" if digits[2:] else f"CUDA {digits}"
 
     def __str__(self) -> str:
-        parts = [f"torch {self.torch}" if self.torch else "", self.cuda if self.variant else ""]
+        parts = []
+        if self.torch:
+            parts.append(f"torch {self.torch}")
+        if self.variant:
+            parts.append(self.cuda)
         if self.new_abi is False:
             parts.append("C++ ABI before 2011")
-        return ", ".join(filter(None, parts))
+        return ", ".join(parts)
 
     @property
     def order(self) -> str:
@@ -91,7 +95,9 @@ class Label:
     @property
     def cuda_number(self) -> int:
         """To order variants by: 128 for cu128, 120 for cu12, 0 for cpu."""
-        return int(self.variant.removeprefix("cu").ljust(3, "0")) if self.variant.startswith("cu") else 0
+        if not self.variant.startswith("cu"):
+            return 0
+        return int(self.variant.removeprefix("cu").ljust(3, "0"))
 
     def fill(self, page: str, version: str) -> str:
         """A row's `page` for this build and release."""
@@ -102,7 +108,9 @@ class Label:
 
 def read_label(row: ExtensionRow, version: Version) -> Label | None:
     """What the local version says; None if there is none, or if it has another form than the row's."""
-    found = _pattern(row.label).fullmatch(version.local) if row.label and version.local else None
+    if not (row.label and version.local):
+        return None
+    found = _pattern(row.label).fullmatch(version.local)
     if found is None:
         return None
     words = found.groupdict()
@@ -114,30 +122,30 @@ def read_label(row: ExtensionRow, version: Version) -> Label | None:
 
 @lru_cache(maxsize=64)
 def _pattern(label: str) -> re.Pattern[str]:
-    parts = re.split(r"\{(\w+)\}", label.lower())
-    return re.compile("".join(_WORDS[part] if n % 2 else re.escape(part) for n, part in enumerate(parts)))
+    # `re.escape` writes the braces around a word as `\{` and `\}`.
+    return re.compile(re.sub(r"\\\{(\w+)\\\}", lambda word: _WORDS[word[1]], re.escape(label.lower())))
 
 
 @lru_cache(maxsize=64)
 def torch_builds(facts: Facts, platform: Platform, variant: str | None) -> tuple[TorchBuild, ...]:
     """The builds that a target's torch may be, oldest first. variant: None for the default one of each release."""
-    found = ((row, variant or row.default.get(platform.value)) for row in facts.torch)
-    return tuple(
-        torch_build(facts, Version(row.version), name, platform)
-        for row, name in found
-        if name and (name in row.published or name == row.default.get(platform.value))
-    )
+    builds = []
+    for row in facts.torch:
+        name = variant or row.default_on(platform)
+        if name and row.is_published(name, platform):
+            builds.append(torch_build(facts, Version(row.version), name, platform))
+    return tuple(builds)
 
 
 @lru_cache(maxsize=1024)
 def torch_build(facts: Facts, version: Version, variant: str, platform: Platform) -> TorchBuild:
-    old = any(
-        platform.value in row.platforms
-        and SpecifierSet(row.torch).contains(version.public, prereleases=True)
-        and variant in (row.variants or (variant,))
-        for row in facts.old_abis
-    )
-    return TorchBuild(version, None if variant == "cpu" else CudaVersion.parse(variant), not old)
+    new_abi = True
+    for row in rows_on(facts.old_abis, platform):
+        is_of_variant = not row.variants or variant in row.variants
+        if is_of_variant and SpecifierSet(row.torch).contains(version.public, prereleases=True):
+            new_abi = False
+    cuda = None if variant == "cpu" else CudaVersion.parse(variant)
+    return TorchBuild(version, cuda, new_abi)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +167,10 @@ class Extensions:
     @property
     def builds(self) -> tuple[TorchBuild, ...]:
         """The builds that the target's torch may be."""
-        if self.facts is None or self.given is None:
-            return torch_builds(self.facts, self.platform, self.variant) if self.facts is not None else ()
+        if self.facts is None:
+            return ()
+        if self.given is None:
+            return torch_builds(self.facts, self.platform, self.variant)
         variant = self.given.local if _VARIANT.fullmatch(self.given.local or "") else self.variant
         return (torch_build(self.facts, self.given, variant, self.platform),) if variant else ()
 
@@ -169,7 +179,7 @@ class Extensions:
 
     def row(self, name: str, version: str = "") -> ExtensionRow | None:
         """The row of a release (see `Facts.extension`)."""
-        return self.facts.extension(name, version) if self.facts is not None else None
+        return self.facts.extension(name, version) if self.facts else None
 
     def _labelling(self, name: str, version: Version) -> ExtensionRow | None:
         """The row with the form of a release's labels: of one that no row describes, that of the newest ones."""
@@ -182,7 +192,9 @@ class Extensions:
 
     def label(self, name: str, version: Version) -> Label | None:
         """What the label of a release's wheel says; None if it has none, or one of another form."""
-        row = self._labelling(name, version) if version.local else None
+        if not version.local:
+            return None
+        row = self._labelling(name, version)
         return read_label(row, version) if row else None
 
     def fits(self, name: str, version: Version) -> bool:
@@ -209,35 +221,47 @@ class Extensions:
         """The GPUs that a release's wheels do not serve, as far as it is known."""
         if row is None or not row.sm:
             return ()
-        capabilities = ((gpu.name, capability_of(gpu)) for gpu in self.gpus)
-        found = {f"{name} ({each.sm})": each for name, each in capabilities}
-        return without_code(found, GpuCodeFound(row.sm, row.ptx))
+        capabilities = {}
+        for gpu in self.gpus:
+            capability = capability_of(gpu)
+            capabilities[f"{gpu.name} ({capability.sm})"] = capability
+        return without_code(capabilities, GpuCodeFound(row.sm, row.ptx))
 
     def requirement(self, name: str, version: Version) -> str | None:
         """The requirement on torch that a wheel's label implies; None for none."""
         label = self.label(name, version)
         if label is None:
             return None
-        fitting = [build.version for build in self.builds if label.fits(build)]
+        fitting = self._fitting_torch(label)
         if not label.torch:
             return _between(fitting, [build.version for build in self.builds])
-        others = [build.version for build in self.builds if Label(label.torch).fits(build)]
-        return ",".join([f"torch=={label.torch}.*", *(f"!={each}" for each in others if each not in fitting)])
+        requirement = f"torch=={label.torch}.*"
+        for torch in self._fitting_torch(Label(label.torch)):
+            if torch not in fitting:
+                requirement += f",!={torch}"
+        return requirement
+
+    def _fitting_torch(self, label: Label) -> list[Version]:
+        """The versions of the builds that a label fits."""
+        return [build.version for build in self.builds if label.fits(build)]
 
     def allows(self, name: str, version: Version) -> bool:
         """Whether the spec allows a torch that a labelled wheel fits."""
         label = self.label(name, version)
-        fitting = (build.version for build in self.builds if label and label.fits(build))
-        return any(self.torch.contains(each, prereleases=True) for each in fitting)
+        if label is None:
+            return False
+        return any(self.torch.filter(self._fitting_torch(label), prereleases=True))
 
     def shown(self, name: str, version: str) -> str:
         """A version as resolvers see it: they take the highest one, and `torch2.10` is a lower text than `torch2.9`."""
-        label = self.label(name, Version(version)) if "+" in version else None
+        if "+" not in version:
+            return version
+        label = self.label(name, Version(version))
         return version.replace("+", f"+{label.order}") if label else version
 
     def shown_line(self, line: str) -> str:
         """A requirement as resolvers see it, if it names a label."""
-        found = _LABELLED.match(line) if "+" in line else None
+        found = _LABELLED.match(line)
         return f"{found[1]}{self.shown(normalised(found[2]), found[3])}{found[4]}" if found else line
 
     def changes(self, label: Label) -> tuple[int, tuple[int, ...], tuple[str, ...]] | None:
@@ -245,19 +269,31 @@ class Extensions:
 
         None if no known build of torch fits it. The newest torch is the least of equal changes.
         """
-        found = [(build, "") for build in self.builds]
-        if self.facts is not None and self.variant != "cpu" and self.given is None:
-            for row in self.facts.torch:
-                of_row = (torch_build(self.facts, Version(row.version), name, self.platform) for name in row.variants)
-                found += [(build, f'[cuda] version = "{build.cuda}"') for build in of_row if build.cuda is not None]
         changes = []
-        for build, cuda in found:
-            if label.fits(build):
+        for build, cuda in self._possible_builds():
+            if not label.fits(build):
+                continue
+            lines = []
+            if not self.torch.contains(build.version, prereleases=True):
                 pin = f"torch=={label.torch}.*" if label.torch else f"torch=={build.version}"
-                allowed = self.torch.contains(build.version, prereleases=True)
-                lines = tuple(filter(None, ("" if allowed else f'"{pin}"', cuda)))
-                changes.append((len(lines), tuple(-number for number in build.version.release), lines))
+                lines.append(f'"{pin}"')
+            if cuda:
+                lines.append(cuda)
+            age = tuple(-number for number in build.version.release)
+            changes.append((len(lines), age, tuple(lines)))
         return min(changes, default=None)
+
+    def _possible_builds(self) -> Iterator[tuple[TorchBuild, str]]:
+        """The builds that the spec may require, each with the line of `[cuda]` for it; empty for the target's own."""
+        for build in self.builds:
+            yield build, ""
+        if self.facts is None or self.variant == "cpu" or self.given is not None:
+            return
+        for row in self.facts.torch:
+            for name in row.variants:
+                build = torch_build(self.facts, Version(row.version), name, self.platform)
+                if build.cuda is not None:
+                    yield build, f'[cuda] version = "{build.cuda}"'
 
 
 def without_order(text: str) -> str:
@@ -269,6 +305,10 @@ def _between(fitting: Sequence[Version], known: Sequence[Version]) -> str | None
     """The requirement on torch that allows these of the known releases, and what is newer than all of them."""
     if len(fitting) == len(known) or not fitting:
         return None
-    inside = [each for each in known if fitting[0] <= each <= fitting[-1] and each not in fitting]
-    newest = [] if fitting[-1] == known[-1] else [f"<={fitting[-1]}"]
-    return "torch" + ",".join([f">={fitting[0]}", *newest, *(f"!={each}" for each in inside)])
+    requirement = f"torch>={fitting[0]}"
+    if fitting[-1] != known[-1]:
+        requirement += f",<={fitting[-1]}"
+    for version in known:
+        if fitting[0] <= version <= fitting[-1] and version not in fitting:
+            requirement += f",!={version}"
+    return requirement

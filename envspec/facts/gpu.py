@@ -20,7 +20,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from envspec.errors import UsageError
-from envspec.facts.tables import Facts, GpuRow, TorchRelease, at_least, numeric, pep440
+from envspec.facts.tables import Facts, GpuRow, TorchRelease, at_least, matching_rows, numeric, pep440
 from envspec.models import CudaVersion, GpuCodeFound, Platform
 
 #: Integrated GPUs of the Jetson line: their SASS is theirs alone.
@@ -70,8 +70,7 @@ class ComputeCapability:
         found = re.fullmatch(r"(\d+)\.(\d)|(?:sm|compute)_(\d+)(\d)[af]?", text)
         if not found:
             raise ValueError(f"not a compute capability: {text!r}")
-        major, minor = (found[1], found[2]) if found[1] else (found[3], found[4])
-        return cls(int(major), int(minor))
+        return cls(int(found[1] or found[3]), int(found[2] or found[4]))
 
     def __str__(self) -> str:
         return f"{self.major}.{self.minor}"
@@ -83,17 +82,22 @@ class ComputeCapability:
 
 def runs(capability: ComputeCapability, sm: Iterable[str], ptx: Iterable[str] = ()) -> Runs:
     """How a GPU of this capability runs code that holds these SASS and PTX targets."""
-    if any(_runs_sass(capability, target) for target in sm):
-        return Runs.SASS
-    if any(_runs_ptx(capability, target) for target in ptx):
-        return Runs.PTX
+    for target in sm:
+        if _runs_sass(capability, target):
+            return Runs.SASS
+    for target in ptx:
+        if _runs_ptx(capability, target):
+            return Runs.PTX
     return Runs.NOT
 
 
 def runs_all(gpus: Iterable[ComputeCapability], sm: Sequence[str], ptx: Sequence[str] = ()) -> Runs:
     """As `runs`, for several GPUs: NOT if one of them does not run the code, PTX if one runs PTX only."""
     how = {runs(each, sm, ptx) for each in gpus}
-    return next((worst for worst in (Runs.NOT, Runs.PTX) if worst in how), Runs.SASS)
+    for worst in (Runs.NOT, Runs.PTX):
+        if worst in how:
+            return worst
+    return Runs.SASS
 
 
 def capabilities_of(facts: Facts, gpus: Iterable[str]) -> dict[str, ComputeCapability]:
@@ -119,8 +123,9 @@ def without_code(gpus: Mapping[str, ComputeCapability], code: GpuCodeFound) -> t
 
 def _runs_sass(gpu: ComputeCapability, target: str) -> bool:
     built = ComputeCapability.parse(target)
-    alone = target.endswith("a") or (gpu.major, gpu.minor) in TEGRA or (built.major, built.minor) in TEGRA
-    return built == gpu if alone else built.major == gpu.major and built.minor <= gpu.minor
+    if target.endswith("a") or (gpu.major, gpu.minor) in TEGRA or (built.major, built.minor) in TEGRA:
+        return built == gpu
+    return built.major == gpu.major and built.minor <= gpu.minor
 
 
 def _runs_ptx(gpu: ComputeCapability, target: str) -> bool:
@@ -139,11 +144,9 @@ def capability_of(gpu: GpuRow) -> ComputeCapability:
 def is_for_data_centers(facts: Facts, name: str) -> bool | None:
     """None if it is unknown: no row has the name, or it is a compute capability."""
     gpu = match_gpu(facts, name)
-    return (
-        bool(_DATA_CENTER.fullmatch(gpu.name))
-        if gpu and gpu.name != f"compute capability {capability_of(gpu)}"
-        else None
-    )
+    if gpu is None or gpu.name == f"compute capability {capability_of(gpu)}":
+        return None
+    return bool(_DATA_CENTER.fullmatch(gpu.name))
 
 
 class FirstDriver(NamedTuple):
@@ -159,24 +162,33 @@ def first_driver(facts: Facts, capability: ComputeCapability) -> FirstDriver | N
     drivers. An older driver does not support such a GPU (inferred: each toolkit ships with the first driver branch for
     its new GPUs).
     """
-    known = [row.first_cuda for row in facts.gpus if row.first_cuda and capability_of(row) == capability]
-    if not known:
+    cudas = []
+    for gpu in facts.gpus:
+        if gpu.first_cuda and capability_of(gpu) == capability:
+            cudas.append(CudaVersion.parse(gpu.first_cuda))
+    if not cudas:
         return None
-    cuda = min(CudaVersion.parse(text) for text in known)
-    row = next((row for row in facts.drivers if CudaVersion.parse(row.cuda) == cuda and row.bundled), None)
-    return FirstDriver(row.bundled, cuda, row.source) if row and row.bundled else None
+    first = min(cudas)
+    for row in facts.drivers:
+        if row.bundled and CudaVersion.parse(row.cuda) == first:
+            return FirstDriver(row.bundled, first, row.source)
+    return None
 
 
 def first_drivers(facts: Facts, gpus: Iterable[ComputeCapability]) -> list[FirstDriver]:
     """Those of these GPUs, the newest first."""
-    found = {first for each in gpus if (first := first_driver(facts, each))}
-    return sorted(found, key=lambda first: numeric(first.version), reverse=True)
+    found = {first_driver(facts, each) for each in gpus}
+    return sorted(filter(None, found), key=lambda first: numeric(first.version), reverse=True)
 
 
 def unsupported(facts: Facts, driver: str, gpus: Iterable[GpuRow]) -> list[tuple[GpuRow, FirstDriver]]:
     """The GPUs that are newer than a driver, each with its first one."""
-    found = ((gpu, first_driver(facts, capability_of(gpu))) for gpu in gpus)
-    return [(gpu, first) for gpu, first in found if first and not at_least(driver, first.version)]
+    newer = []
+    for gpu in gpus:
+        first = first_driver(facts, capability_of(gpu))
+        if first and not at_least(driver, first.version):
+            newer.append((gpu, first))
+    return newer
 
 
 def oldest_driver(facts: Facts, cuda: CudaVersion, gpus: Iterable[ComputeCapability], how: Runs) -> str | None:
@@ -209,9 +221,15 @@ def find_gpu(facts: Facts, name: str) -> GpuRow:
                 "and for the CPU",
                 hint="name GPUs of NVIDIA; without [cuda], a spec locks CPU builds",
             )
-    by_squeezed = {_squeezed(text): row.name for row in facts.gpus for text in (row.name, *row.aliases)}
-    near = list(dict.fromkeys(by_squeezed[key] for key in get_close_matches(_squeezed(name), by_squeezed, 3, 0.6)))
-    known = f"did you mean {' or '.join(near)}? If it is missing" if near else "if NVIDIA makes it"
+    by_squeezed = {}
+    for row in facts.gpus:
+        for text in (row.name, *row.aliases):
+            by_squeezed[_squeezed(text)] = row.name
+    matches = get_close_matches(_squeezed(name), by_squeezed, 3, 0.6)
+    known = "if NVIDIA makes it"
+    if matches:
+        near = dict.fromkeys(by_squeezed[match] for match in matches)
+        known = f"did you mean {' or '.join(near)}? If it is missing"
     raise UnknownGpu(
         f"unknown GPU `{name}`",
         hint=f'{known}, write its compute capability ("9.0", as `nvidia-smi --query-gpu=compute_cap --format=csv` '
@@ -229,15 +247,25 @@ def match_gpu(facts: Facts, name: str) -> GpuRow | None:
         return GpuRow(name=f"compute capability {capability}", compute_capability=str(capability), source="as given")
     words = _words(name)
     squeezed = "".join(words)
-    best: tuple[int, GpuRow] | None = None
+    best, longest = None, 0
     for row in facts.gpus:
         for text in (row.name, *row.aliases):
             known = _words(text)
             # Words after the name are memory size, form factor and the like: `A100-SXM4-80GB`.
             same = words[: len(known)] == known or "".join(known) == squeezed
-            if same and known and (best is None or len(known) > best[0]):
-                best = (len(known), row)
-    return best[1] if best else None
+            if same and len(known) > longest:
+                best, longest = row, len(known)
+    return best
+
+
+def names_text(gpus: Iterable[GpuRow]) -> str:
+    """`V100 and A100`."""
+    return " and ".join(gpu.name for gpu in gpus)
+
+
+def names_with_sm(gpus: Iterable[GpuRow]) -> str:
+    """`V100 (sm_70) and A100 (sm_80)`."""
+    return " and ".join(f"{gpu.name} ({capability_of(gpu).sm})" for gpu in gpus)
 
 
 def _words(name: str) -> list[str]:
@@ -261,30 +289,39 @@ def coverage(facts: Facts, torch: SpecifierSet, as_of: datetime | None = None) -
 
     Asked by trying versions: a specifier has no bounds of its own. Only those that could be out by `as_of` count.
     """
-    inside = any(torch.contains(row.version, prereleases=True) for row in facts.torch if in_time(row, as_of))
-    outside = any(torch.contains(version, prereleases=True) for version in probes_outside(facts, torch))
-    if inside:
-        return Coverage.BOTH if outside else Coverage.INSIDE
-    return Coverage.ONLY_OUTSIDE if outside else Coverage.INSIDE
+    if not versions_outside(facts, torch):
+        return Coverage.INSIDE
+    for row in matching_rows(facts.torch, torch):
+        if in_time(row, as_of):
+            return Coverage.BOTH
+    return Coverage.ONLY_OUTSIDE
 
 
-def probes_outside(facts: Facts, torch: SpecifierSet) -> list[str]:
-    """Versions to try a specifier with: below the first release of the data, above the last, and those it names."""
+def versions_outside(facts: Facts, torch: SpecifierSet) -> list[Version]:
+    """Versions that a specifier allows, of those tried: below the first release of the data, above the last, and those
+    that it names.
+    """
     first, last = Version(facts.torch[0].version), Version(facts.torch[-1].version)
-    named = named_versions(torch)
-    above = [Version(f"{last.major}.{last.minor + step}.0") for step in range(1, 10)]
-    above += [Version(f"{last.major}.{last.minor}.{last.micro + step}") for step in range(1, 5)]
-    above += [Version(f"{last.major + 1}.0.0")]
-    below = [Version(f"{first.major}.{minor}.{patch}") for minor in range(first.minor) for patch in range(3)]
-    below += [Version(text) for text in ("1.0.0", "1.8.0", "1.13.1")]
-    near_named = [Version(f"{v.major}.{v.minor}.{v.micro + step}") for v in named for step in range(2)]
-    return [str(version) for version in (*below, *above, *named, *near_named) if not first <= version <= last]
+    tried = ["1.0.0", "1.8.0", "1.13.1", f"{last.major + 1}.0.0"]
+    for minor in range(first.minor):
+        tried += [f"{first.major}.{minor}.{patch}" for patch in range(3)]
+    tried += [f"{last.major}.{last.minor + step}.0" for step in range(1, 10)]
+    tried += [f"{last.major}.{last.minor}.{last.micro + step}" for step in range(1, 5)]
+    for version in named_versions(torch):
+        series = f"{version.major}.{version.minor}"
+        tried += [str(version), f"{series}.{version.micro}", f"{series}.{version.micro + 1}"]
+    outside = [version for version in map(Version, tried) if not first <= version <= last]
+    return list(torch.filter(outside, prereleases=True))
 
 
 def named_versions(specifiers: SpecifierSet) -> list[Version]:
     """The versions that the clauses name; those of `===` that are none are left out."""
-    named = (pep440(clause.version.removesuffix(".*")) for clause in specifiers)
-    return [version for version in named if version]
+    named = []
+    for clause in specifiers:
+        version = pep440(clause.version.removesuffix(".*"))
+        if version:
+            named.append(version)
+    return named
 
 
 def in_time(row: TorchRelease, as_of: datetime | None) -> bool:

@@ -32,7 +32,9 @@ def numeric(text: str) -> tuple[int, ...]:
     A local part (`+cu128`) and a suffix such as `.post1` are left out; for pre-releases use packaging's Version.
     """
     found = re.match(r"\d+(?:\.\d+)*", text)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
+    if found is None:
+        return ()
+    return tuple(map(int, found[0].split(".")))
 
 
 @lru_cache(maxsize=65536)
@@ -79,6 +81,13 @@ class TorchRelease(FactRow):
     def published(self) -> tuple[str, ...]:
         """Every variant that was published, oldest CUDA first, `cpu` before them."""
         return tuple(sorted({*self.variants, *self.unsure}, key=lambda v: (v != "cpu", numeric(v[2:]), v)))
+
+    def default_on(self, platform: Platform) -> str | None:
+        """The variant that the default index holds for a platform; None if it is unknown."""
+        return self.default.get(platform.value)
+
+    def is_published(self, variant: str, platform: Platform) -> bool:
+        return variant == self.default_on(platform) or variant in self.published
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,6 +417,31 @@ class TritonRow(FactRow):
 
 R = TypeVar("R", bound=FactRow)
 _OfRelease = TypeVar("_OfRelease", CudaBuildRow, CpuBuildRow, ExtensionRow, LibraryNeedRow)
+_OfPlatforms = TypeVar("_OfPlatforms", OldAbiRow, CudaBuildRow, CpuBuildRow, DigestRow)
+_Versioned = TypeVar("_Versioned", TorchRelease, MemberRow)
+
+
+def rows_with(rows: Iterable[R], **values: object) -> Iterator[R]:
+    """The rows whose fields have these values: `rows_with(facts.members, package="torchaudio")`."""
+    for row in rows:
+        if {name: getattr(row, name) for name in values} == values:
+            yield row
+
+
+def rows_on(rows: Iterable[_OfPlatforms], platform: Platform) -> Iterator[_OfPlatforms]:
+    """The rows that are for a platform."""
+    for row in rows:
+        if platform.value in row.platforms:
+            yield row
+
+
+def matching_rows(rows: Iterable[_Versioned], specifier: SpecifierSet) -> list[_Versioned]:
+    """The rows of the releases that a specifier allows."""
+    return [row for row in rows if specifier.contains(row.version, prereleases=True)]
+
+
+def versions_of(rows: Iterable[TorchRelease]) -> tuple[str, ...]:
+    return tuple(row.version for row in rows)
 
 
 def minor(release: str) -> CudaVersion:
@@ -423,7 +457,12 @@ def ranges_text(versions: Sequence[str], known: Sequence[str]) -> str:
             spans[-1].append(version)
         else:
             spans.append([version])
-    return ", ".join(span[0] if len(span) == 1 else f"{span[0]} to {span[-1]}" for span in spans)
+    return ", ".join(map(span_text, spans))
+
+
+def span_text(versions: Sequence[str]) -> str:
+    """`2.8.0 to 2.10.0`, or `2.8.0` for a single version."""
+    return versions[0] if len(versions) == 1 else f"{versions[0]} to {versions[-1]}"
 
 
 def load_facts(extra: Mapping[str, Sequence[Mapping[str, Any]]] | None = None) -> Facts:
@@ -436,7 +475,10 @@ def load_facts(extra: Mapping[str, Sequence[Mapping[str, Any]]] | None = None) -
 
 def _row(kind: type[R], table: Mapping[str, Any]) -> R:
     """Arrays become tuples, everything else stays."""
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+    values = dict(table)
+    for key, value in table.items():
+        if isinstance(value, list):
+            values[key] = tuple(value)
     return kind(**values)
 
 
@@ -445,7 +487,9 @@ def _table(file: str, table: str, kind: type[R], *, by: str = "") -> cached_prop
 
     def rows(facts: Facts) -> tuple[R, ...]:
         found = facts.rows(file, table, kind)
-        return tuple(sorted(found, key=lambda row: numeric(getattr(row, by)))) if by else found
+        if not by:
+            return found
+        return tuple(sorted(found, key=lambda row: numeric(getattr(row, by))))
 
     return cached_property(rows)
 
@@ -476,10 +520,11 @@ class Facts:
 
     @cached_property
     def gpu_code(self) -> tuple[GpuCodeRow, ...]:
-        from_releases = [
-            _code(row, variant, platform) for row in self.torch for variant in row.gpu_code for platform in Platform
-        ]
-        return (*from_releases, *self.rows("gpu_code", "gpu_code", GpuCodeRow))
+        of_releases = []
+        for release in self.torch:
+            for variant in release.gpu_code:
+                of_releases += [_code(release, variant, platform) for platform in Platform]
+        return (*of_releases, *self.rows("gpu_code", "gpu_code", GpuCodeRow))
 
     gpus = _table("gpus", "gpu", GpuRow)
     drivers = _table("drivers", "driver", DriverRow, by="cuda")
@@ -511,28 +556,26 @@ class Facts:
 
     def torch_release(self, version: str) -> TorchRelease | None:
         """The row of a torch release; a local part (`2.7.0+cu118`) is ignored."""
-        public = version.partition("+")[0]
-        return next((row for row in self.torch if row.version == public), None)
+        return next(rows_with(self.torch, version=version.partition("+")[0]), None)
 
     def default_variant(self, torch: str, platform: Platform) -> str | None:
         """`cu128`, `cpu`: what the default index holds for the platform; None if it is unknown."""
         row = self.torch_release(torch)
-        return row.default.get(platform.value) if row else None
+        return row.default_on(platform) if row else None
 
     def cuda_build(self, package: str, version: str, platform: Platform) -> CudaBuildRow | None:
         """The CUDA of a package's release on the default index; None if no row states it."""
-        return _of_release((row for row in self.cuda_builds if platform.value in row.platforms), package, version)
+        return _of_release(rows_on(self.cuda_builds, platform), package, version)
 
     def cpu_builds_of(self, package: str, version: str, platform: Platform) -> tuple[CpuBuildRow, ...]:
         """What is known of a release on the default index that contains no CUDA; empty if no row states it."""
-        rows = (row for row in self.cpu_builds if platform.value in row.platforms)
-        return tuple(_all_of_release(rows, package, version))
+        return tuple(_all_of_release(rows_on(self.cpu_builds, platform), package, version))
 
     def extension(self, package: str, version: str = "") -> ExtensionRow | None:
         """The row of a package's release, of its newest ones if no version is given; None if it is no extension."""
         if version:
             return _of_release(self.extensions, package, version)
-        return next((row for row in reversed(self.extensions) if row.package == package), None)
+        return next(rows_with(reversed(self.extensions), package=package), None)
 
     def library_need(self, package: str, version: str) -> LibraryNeedRow | None:
         """What a package's release loads from the system; None if no row states it."""
@@ -540,19 +583,21 @@ class Facts:
 
     def libraries_of(self, os: str) -> SystemLibrariesRow | None:
         """The libraries of a release, all of its rows as one; None if it has none."""
-        rows = [row for row in reversed(self.system_libraries) if row.os == os]
-        if len(rows) < 2:
-            return rows[0] if rows else None
-        return replace(
-            rows[0],
-            base=tuple(name for row in rows for name in row.base),
-            packages={name: package for row in rows for name, package in row.packages.items()},
-            contains={name: packages for row in rows for name, packages in row.contains.items()},
-        )
+        rows = list(rows_with(reversed(self.system_libraries), os=os))
+        if not rows:
+            return None
+        base: list[str] = []
+        packages: dict[str, str] = {}
+        contains: dict[str, Sequence[str]] = {}
+        for row in rows:
+            base += row.base
+            packages.update(row.packages)
+            contains.update(row.contains)
+        return replace(rows[0], base=tuple(base), packages=packages, contains=contains)
 
     def family_edges(self, package: str) -> tuple[EdgeRow, ...]:
         """Corrections of one package's metadata (normalised name)."""
-        return tuple(row for row in self.edges if row.package == package)
+        return tuple(rows_with(self.edges, package=package))
 
     def without_cuda(self) -> Facts:
         """The same facts for an environment whose torch is no CUDA build: corrections for those are left out."""
@@ -567,10 +612,9 @@ class Facts:
         """
         public = torch.partition("+")[0]
         series = ".".join(public.split(".")[:2])
-        build = (variant, platform.value, channel)
-        matching = [row for row in self.gpu_code if (row.variant, row.platform, row.channel) == build]
-        exact = next((row for row in matching if row.torch == public), None)
-        return exact or next((row for row in matching if row.torch == series), None)
+        matching = list(rows_with(self.gpu_code, variant=variant, platform=platform.value, channel=channel))
+        exact = next(rows_with(matching, torch=public), None)
+        return exact or next(rows_with(matching, torch=series), None)
 
     def driver_of(self, release: str) -> DriverRow:
         """The driver row of a CUDA release (`12.8.1`) or minor (`12.8`).
@@ -582,10 +626,9 @@ class Facts:
             UsageError: a major version that the data does not know.
         """
         same = [row for row in self.drivers if minor(row.cuda) == minor(release)]
-        exact = next((row for row in same if row.cuda == release), None)
-        if exact or same:
-            return exact or same[-1]
-        family = next((row for row in self.driver_families if row.cuda == minor(release).major), None)
+        if same:
+            return next(rows_with(same, cuda=release), same[-1])
+        family = next(rows_with(self.driver_families, cuda=minor(release).major), None)
         if family is None:
             raise UsageError(
                 f"no driver is known for CUDA {release}", hint='add a row to the spec: [[facts.driver]] cuda = "..."'
@@ -604,8 +647,11 @@ class Facts:
 
     def newest_cuda(self, driver: str | None) -> CudaVersion | None:
         """The newest CUDA that a driver supports in whole, as nvidia-smi shows it; without a driver, of all known."""
-        rows = (row for row in self.drivers if driver is None or (row.bundled and at_least(driver, row.bundled)))
-        return max((minor(row.cuda) for row in rows), default=None)
+        cudas = []
+        for row in self.drivers:
+            if driver is None or (row.bundled and at_least(driver, row.bundled)):
+                cudas.append(minor(row.cuda))
+        return max(cudas, default=None)
 
     def releases_of(self, cuda: CudaVersion) -> tuple[str, ...]:
         """CUDA releases (`12.8.0`, `12.8.1`) of a minor version that have an image, oldest first."""
@@ -613,38 +659,41 @@ class Facts:
 
     def digest_of(self, tag: str, platform: Platform) -> DigestRow | None:
         """The recorded digest of a tag on a platform; the manifest list's before one platform's own manifest."""
-        matching = [row for row in self.digests if row.tag == tag and platform.value in row.platforms]
+        matching = rows_on(rows_with(self.digests, tag=tag), platform)
         return min(matching, key=lambda row: row.kind != "index", default=None)
 
     def base_image(self, repository: str, release: str) -> BaseImageRow | None:
         """What an image contains whose tag names a release; None if no row states it."""
-        rows = (row for row in self.base_images if row.repository == repository)
-        return next((row for row in rows if SpecifierSet(row.releases).contains(release, prereleases=True)), None)
+        for row in rows_with(self.base_images, repository=repository):
+            if SpecifierSet(row.releases).contains(release, prereleases=True):
+                return row
+        return None
 
     def system(self, os: str) -> SystemRow | None:
-        return next((row for row in self.systems if row.os == os), None)
+        return next(rows_with(self.systems, os=os), None)
 
     def tool(self, name: str, platform: Platform) -> ToolRow:
         """The program for a platform; KeyError where none is known."""
-        for row in self.tools:
-            if (row.name, row.platform) == (name, platform.value):
-                return row
-        raise KeyError(name, platform.value)
+        row = next(rows_with(self.tools, name=name, platform=platform.value), None)
+        if row is None:
+            raise KeyError(name, platform.value)
+        return row
 
     def standalone_pythons(self, series: str, platform: Platform) -> tuple[PythonRow, ...]:
         """Standalone builds of a Python series (`3.11`), newest patch first."""
-        matching = [
-            row
-            for row in self.pythons
-            if row.platform == platform.value and numeric(row.version)[:2] == numeric(series)[:2]
-        ]
-        return tuple(reversed(matching))
+        return tuple(reversed([*rows_with(self._pythons_of(series), platform=platform.value)]))
 
     def newest_python(self, series: str) -> str | None:
         """The newest known patch of a Python series; None if the series is unknown."""
-        built = [row.version for row in self.pythons if numeric(row.version)[:2] == numeric(series)[:2]]
-        ended = self.python_series.get(series)
-        return max([*built, *([ended.newest] if ended else [])], key=numeric, default=None)
+        patches = [row.version for row in self._pythons_of(series)]
+        if ended := self.python_series.get(series):
+            patches.append(ended.newest)
+        return max(patches, key=numeric, default=None)
+
+    def _pythons_of(self, series: str) -> Iterator[PythonRow]:
+        for row in self.pythons:
+            if numeric(row.version)[:2] == numeric(series)[:2]:
+                yield row
 
 
 @cache
@@ -687,7 +736,9 @@ class CondaNames:
         only: another one's package of that name is another package.
         """
         own = self.channels.get(channel or "", {})
-        return own[name] if name in own else self.channels[_MODEL].get(name) or None
+        if name in own:
+            return own[name]
+        return self.channels[_MODEL].get(name) or None
 
 
 def _of_release(rows: Iterable[_OfRelease], package: str, version: str) -> _OfRelease | None:
@@ -711,9 +762,9 @@ def conda_names() -> CondaNames:
 
 
 def _conda_table_names(row: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    named = (line.split() for line in row["named"].splitlines() if line)
-    return {
-        **{name: (normalised(name),) for name in row["same"].split()},
-        **dict.fromkeys(row["none"].split(), ()),
-        **{name: tuple(pypi) for name, *pypi in named},
-    }
+    names: dict[str, tuple[str, ...]] = {name: (normalised(name),) for name in row["same"].split()}
+    names |= dict.fromkeys(row["none"].split(), ())
+    for line in filter(None, row["named"].splitlines()):
+        name, *pypi = line.split()
+        names[name] = tuple(pypi)
+    return names

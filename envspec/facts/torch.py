@@ -6,7 +6,7 @@ corrects it. All checks here are pure; a release that is not in the data passes 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
@@ -26,13 +26,28 @@ from envspec.facts.gpu import (
     in_time,
     missing_code,
     named_versions,
+    names_text,
+    names_with_sm,
     oldest_driver,
-    probes_outside,
     runs,
     runs_all,
     unsupported,
+    versions_outside,
 )
-from envspec.facts.tables import EdgeRow, Facts, GpuRow, MemberRow, TorchRelease, at_least, numeric, ranges_text
+from envspec.facts.tables import (
+    EdgeRow,
+    Facts,
+    GpuRow,
+    MemberRow,
+    TorchRelease,
+    at_least,
+    matching_rows,
+    numeric,
+    ranges_text,
+    rows_with,
+    span_text,
+    versions_of,
+)
 from envspec.models import CudaVersion, Platform
 from envspec.origins import PYTORCH_INDEX
 
@@ -60,8 +75,12 @@ class Machines:
 
     def __str__(self) -> str:
         """`with code for V100 and A100 that driver 535 runs`."""
-        code = [f"with code for {' and '.join(gpu.name for gpu in self.gpus)}"] if self.gpus else []
-        return " ".join([*code, *([f"that driver {self.driver} runs"] if self.driver else [])])
+        parts = []
+        if self.gpus:
+            parts.append(f"with code for {names_text(self.gpus)}")
+        if self.driver:
+            parts.append(f"that driver {self.driver} runs")
+        return " ".join(parts)
 
 
 #: Machines that every build runs on.
@@ -113,28 +132,31 @@ def choose_build(
         NoSuchBuild: no torch that matches was ever published for that CUDA, or runs with the driver.
     """
     public, label = split_label(torch)
-    wish = cuda_of_label(f"torch{torch}", label, cuda) if label else cuda
-    has_code = platform.is_linux and wish is not CudaChoice.CPU
-    machines = replace(machines, gpus=served(facts, machines.gpus, platform)) if has_code else ANY_MACHINE
-    if wish is CudaChoice.ANY:
+    if label:
+        cuda = cuda_of_label(f"torch{torch}", label, cuda)
+    if platform.is_linux and cuda is not CudaChoice.CPU:
+        machines = replace(machines, gpus=served(facts, machines.gpus, platform))
+    else:
+        machines = ANY_MACHINE
+    if cuda is CudaChoice.ANY:
         return _for_machines(facts, public, machines, platform, as_of)
     if platform is Platform.OSX_ARM64:
         why = "macOS has no CUDA: the default index's build"
         return BuildChoice("cpu", why, "NVIDIA, CUDA on macOS ended with 10.2")
-    variant = wish.variant if isinstance(wish, CudaVersion) else "cpu"
+    variant = cuda.variant if isinstance(cuda, CudaVersion) else "cpu"
     if coverage(facts, public, as_of) is Coverage.ONLY_OUTSIDE:
         return _outside(facts, torch, variant, platform)
-    matching = [row for row in facts.torch if public.contains(row.version, prereleases=True) and in_time(row, as_of)]
+    matching = [row for row in matching_rows(facts.torch, public) if in_time(row, as_of)]
     if not matching:
         return BuildChoice(None, f"no known torch release matches {torch} by the date given", facts.torch[-1].source)
-    published = [row for row in matching if _has(row, variant, platform)]
+    published = [row for row in matching if row.is_published(variant, platform)]
     if not published:
-        raise _no_such_build(facts, matching, wish, platform)
+        raise _no_such_build(facts, matching, variant, platform)
     # Every build for that CUDA needs the same driver.
     gpus = replace(machines, driver=None)
     running = [row for row in published if not _obstacle(facts, row, variant, platform, gpus)]
     candidates = running or published
-    if candidates[-1].default.get(platform.value) == variant:
+    if candidates[-1].default_on(platform) == variant:
         choice = _from_default(facts, candidates, variant, platform)
     else:
         choice = _from_pytorch(facts, candidates, variant, platform)
@@ -146,20 +168,20 @@ def driver_of_build(
     facts: Facts, torch: str, cuda: CudaVersion, platform: Platform, gpus: Sequence[GpuRow]
 ) -> str | None:
     """The oldest driver that runs a build on GPUs; None if it must compile PTX, and the toolkit's own is unknown."""
-    capabilities = [capability_of(gpu) for gpu in gpus]
+    capabilities = list(map(capability_of, gpus))
     code = facts.gpu_code_of(torch, cuda.variant, platform)
-    return oldest_driver(facts, cuda, capabilities, runs_all(capabilities, code.sm, code.ptx) if code else Runs.SASS)
+    how = runs_all(capabilities, code.sm, code.ptx) if code else Runs.SASS
+    return oldest_driver(facts, cuda, capabilities, how)
 
 
 def served(facts: Facts, gpus: Sequence[GpuRow], platform: Platform) -> tuple[GpuRow, ...]:
     """The GPUs for which some build for the platform has code."""
-    codes = [row for row in facts.gpu_code if row.platform == platform.value and not row.channel]
-
-    def is_served(gpu: GpuRow) -> bool:
-        capability = capability_of(gpu)
-        return any(runs(capability, row.sm, row.ptx) is not Runs.NOT for row in codes)
-
-    return tuple(filter(is_served, gpus))
+    sm: set[str] = set()
+    ptx: set[str] = set()
+    for row in rows_with(facts.gpu_code, platform=platform.value, channel=""):
+        sm.update(row.sm)
+        ptx.update(row.ptx)
+    return tuple(gpu for gpu in gpus if runs(capability_of(gpu), sm, ptx) is not Runs.NOT)
 
 
 def _for_machines(
@@ -170,7 +192,7 @@ def _for_machines(
     if not (machines.driver or machines.gpus):
         return default
     rows = [row for row in facts.torch if in_time(row, as_of) and has_wheel(row, platform, machines.python)]
-    matching = [row for row in rows if torch.contains(row.version, prereleases=True)]
+    matching = matching_rows(rows, torch)
     found = _newest_build(facts, matching, platform, machines)
     any_gpu = replace(machines, gpus=())
     if found is None and machines.gpus and (not machines.driver or _newest_build(facts, matching, platform, any_gpu)):
@@ -178,7 +200,7 @@ def _for_machines(
     if found is None:
         raise _no_build_for_driver(facts, torch, rows, machines, platform)
     row, variant = found
-    usual = row.default.get(platform.value)
+    usual = row.default_on(platform)
     tried = next(iter(_variants(facts, matching[-1], platform, machines)), "cpu")
     left_out = _left_out(facts, matching[-1], row, tried, platform, machines)
     cuda = CudaVersion.parse(variant)
@@ -186,10 +208,9 @@ def _for_machines(
         if not left_out:
             return default
         why = f"the newest default build on {platform.value} {machines} is torch {row.version} for CUDA {cuda}"
-        builds = ((each, builds_for(facts, each, platform, machines)) for each in reversed(matching))
-        newer, cudas = next((each, cudas) for each, cudas in builds if cudas)
-        if newer is not row:
-            left_out += f'. [cuda] version = "{cudas[0]}" allows torch {newer.version}, whose build has that code'
+        newest = newest_build_for(facts, matching, platform, machines)
+        if newest and newest[0] is not row:
+            left_out += f'. [cuda] version = "{newest[1]}" allows torch {newest[0].version}, whose build has that code'
         return BuildChoice(None, why, row.source, (row.version,), f"<={row.version}", left_out=left_out)
     why = f"the newest build {machines} is torch {row.version} for CUDA {cuda}"
     if variant == usual:
@@ -216,8 +237,11 @@ def _newest_build(
 
 def _variants(facts: Facts, row: TorchRelease, platform: Platform, machines: Machines) -> list[str]:
     """The CUDA builds of a release among which a spec without a CUDA version chooses, the first one first."""
-    variants = [cuda.variant for cuda in cuda_builds(facts, row, platform)]
-    return variants if machines.driver else [name for name in variants if name == row.default.get(platform.value)]
+    variants = []
+    for cuda in cuda_builds(facts, row, platform):
+        if machines.driver or cuda.variant == row.default_on(platform):
+            variants.append(cuda.variant)
+    return variants
 
 
 def _obstacle(facts: Facts, row: TorchRelease, variant: str, platform: Platform, machines: Machines) -> str:
@@ -234,8 +258,8 @@ def _obstacle(facts: Facts, row: TorchRelease, variant: str, platform: Platform,
     if machines.gpus and code is None:
         return f"the GPU code of {build} is unknown. {missing_code(row.version, variant, platform)}"
     how = {gpu: runs(capability_of(gpu), code.sm, code.ptx) for gpu in machines.gpus} if code else {}
-    if without := [f"{gpu.name} ({capability_of(gpu).sm})" for gpu, each in how.items() if each is Runs.NOT]:
-        return f"{build} has no code for {' and '.join(without)}"
+    if without := [gpu for gpu, each in how.items() if each is Runs.NOT]:
+        return f"{build} has no code for {names_with_sm(without)}"
     needed = driver.bundled if Runs.PTX in how.values() else None
     if machines.driver and needed and not at_least(machines.driver, needed):
         return f"{build} has only PTX for one of the GPUs, which needs driver {needed} or newer"
@@ -248,15 +272,18 @@ def _older_driver(facts: Facts, build: str, minimum: str, machines: Machines) ->
         return ""
     if not at_least(machines.driver, minimum):
         return f"{build} needs driver {minimum} or newer"
-    newer = unsupported(facts, machines.driver, machines.gpus)
-    return f"{newer[0][0].name} needs driver {newer[0][1].version} or newer" if newer else ""
+    for gpu, first in unsupported(facts, machines.driver, machines.gpus):
+        return f"{gpu.name} needs driver {first.version} or newer"
+    return ""
 
 
 def _left_out(
     facts: Facts, newest: TorchRelease, row: TorchRelease, variant: str, platform: Platform, machines: Machines
 ) -> str:
     """Why the newest release is not the one that is taken; empty if it is. variant: of the build that it would have."""
-    why = _obstacle(facts, newest, variant, platform, machines) if newest is not row else ""
+    if newest is row:
+        return ""
+    why = _obstacle(facts, newest, variant, platform, machines)
     return f"torch {newest.version} is left out: {why}" if why else ""
 
 
@@ -266,16 +293,17 @@ def _no_build_for_driver(
     older, hints = _newest_build(facts, rows, platform, machines), []
     if older:
         release, variant = older
-        is_default = variant == release.default.get(platform.value)
-        setting = "" if is_default else f', with [cuda] version = "{CudaVersion.parse(variant)}"'
-        hints.append(f"torch {release.version} is the newest that it runs{setting}")
-    matching = [row for row in rows if torch.contains(row.version, prereleases=True)]
+        hint = f"torch {release.version} is the newest that it runs"
+        if variant != release.default_on(platform):
+            hint += f', with [cuda] version = "{CudaVersion.parse(variant)}"'
+        hints.append(hint)
+    matching = matching_rows(rows, torch)
     gpus = machines.gpus
     needed = easiest_build(facts, matching, platform, gpus)
     if needed is None:
         gpus, needed = (), easiest_build(facts, matching, platform, ())
     if needed:
-        code = f"has code for {' and '.join(gpu.name for gpu in gpus)}, and " if gpus else ""
+        code = f"has code for {names_text(gpus)}, and " if gpus else ""
         hints.append(f"torch {needed.torch} for CUDA {needed.cuda} {code}needs driver {needed.driver} or newer")
     return NoSuchBuild(
         f"[cuda] driver is {machines.driver}, and no known build of torch{torch} for {platform.value} runs with it",
@@ -297,21 +325,21 @@ def easiest_build(
     """The build of these releases, oldest first, that has code for all GPUs and needs the oldest driver; of equal ones
     the newest torch. None if no build is known to have code for them.
     """
-    found = [
-        EasiestBuild(row.version, cuda, driver)
-        for row in reversed(rows)
-        for cuda in builds_for(facts, row, platform, Machines(gpus=gpus))
-        if (driver := driver_of_build(facts, row.version, cuda, platform, gpus))
-    ]
-    return min(found, key=lambda build: numeric(build.driver), default=None)
+    builds = []
+    for row in reversed(rows):
+        for cuda in builds_for(facts, row, platform, Machines(gpus=gpus)):
+            driver = driver_of_build(facts, row.version, cuda, platform, gpus)
+            if driver:
+                builds.append(EasiestBuild(row.version, cuda, driver))
+    return min(builds, key=lambda build: numeric(build.driver), default=None)
 
 
 def cuda_builds(facts: Facts, row: TorchRelease, platform: Platform) -> list[CudaVersion]:
     """The CUDA builds of a release that a source confirms: the default index's first, then the newest CUDA first."""
-    default = row.default.get(platform.value)
-    published = [name for name in row.variants if name == default or _is_confirmed(facts, row, name, platform)]
-    found = {CudaVersion.parse(name) for name in (*published, default or "cpu") if name != "cpu"}
-    return sorted(found, key=lambda cuda: (cuda.variant == default, cuda), reverse=True)
+    default = row.default_on(platform)
+    confirmed = {name for name in row.variants if _is_confirmed(facts, row, name, platform)}
+    variants = (confirmed | {default or "cpu"}) - {"cpu"}
+    return sorted(map(CudaVersion.parse, variants), key=lambda cuda: (cuda.variant == default, cuda), reverse=True)
 
 
 def builds_for(facts: Facts, row: TorchRelease, platform: Platform, machines: Machines) -> list[CudaVersion]:
@@ -320,22 +348,40 @@ def builds_for(facts: Facts, row: TorchRelease, platform: Platform, machines: Ma
     return [cuda for cuda in builds if not _obstacle(facts, row, cuda.variant, platform, machines)]
 
 
+def newest_build_for(
+    facts: Facts, rows: Sequence[TorchRelease], platform: Platform, machines: Machines
+) -> tuple[TorchRelease, CudaVersion] | None:
+    """The newest of the releases, oldest first, with a CUDA build that runs on the machines, and that build's CUDA."""
+    for row in reversed(rows):
+        for cuda in builds_for(facts, row, platform, machines):
+            return row, cuda
+    return None
+
+
 def nearest_cuda(facts: Facts, cuda: CudaVersion) -> CudaVersion | None:
     """The CUDA itself if some torch is built for it and NVIDIA has an image of it; else the next newer one of its major
     version, else the newest older one. None if there is none.
     """
-    variants = {name for row in facts.torch for name in row.variants if name.startswith("cu")}
-    known = sorted(each for each in map(CudaVersion.parse, variants) if each.major == cuda.major)
-    usable = [each for each in known if facts.releases_of(each)]
+    variants: set[str] = set()
+    for row in facts.torch:
+        variants.update(row.variants)
+    usable = []
+    for image in facts.images:
+        each = CudaVersion.parse(image.cuda)
+        if each.major == cuda.major and each.variant in variants:
+            usable.append(each)
     newer = [each for each in usable if each >= cuda]
-    return next(iter(newer), usable[-1] if usable else None)
+    return min(newer) if newer else max(usable, default=None)
 
 
 def split_label(torch: SpecifierSet) -> tuple[SpecifierSet, str | None]:
     """`==2.7.0+cu118` is (`==2.7.0`, `cu118`)."""
-    clauses = [str(clause).partition("+") for clause in torch]
-    label = next((label for _, _, label in clauses if label), None)
-    return SpecifierSet(",".join(public for public, _, _ in clauses)), label
+    clauses, labels = [], []
+    for clause in torch:
+        public, _, label = str(clause).partition("+")
+        clauses.append(public)
+        labels.append(label)
+    return SpecifierSet(",".join(clauses)), next(filter(None, labels), None)
 
 
 def cuda_of_label(line: str, label: str, cuda: CudaVersion | CudaChoice) -> CudaVersion | CudaChoice:
@@ -361,20 +407,21 @@ def cuda_of_label(line: str, label: str, cuda: CudaVersion | CudaChoice) -> Cuda
 
 def _from_default(facts: Facts, candidates: Sequence[TorchRelease], variant: str, platform: Platform) -> BuildChoice:
     newest = candidates[-1]
-    same = tuple(row.version for row in candidates if row.default.get(platform.value) == variant)
-    always = all(row.default.get(platform.value) == variant for row in facts.torch)
+    same = versions_of(row for row in candidates if row.default_on(platform) == variant)
     why = f"torch {newest.version} is the newest match with {variant}, its default build on {platform.value}"
-    constraint = "" if always else _range(same)
+    defaults = {row.default_on(platform) for row in facts.torch}
+    constraint = "" if defaults == {variant} else _range(same)
     return BuildChoice(variant, why, newest.source, same, constraint)
 
 
 def _from_pytorch(facts: Facts, candidates: Sequence[TorchRelease], variant: str, platform: Platform) -> BuildChoice:
     newest = candidates[-1]
-    usual = newest.default.get(platform.value, "not known")
+    usual = newest.default_on(platform) or "not known"
     why = f"torch {newest.version} is the newest match with {variant}; its default build on {platform.value} is {usual}"
-    unsure = f"torch {newest.version}: no source confirms a {variant} build for {platform.value}"
-    warning = "" if _is_confirmed(facts, newest, variant, platform) else unsure
-    versions = tuple(row.version for row in candidates)
+    warning = ""
+    if not _is_confirmed(facts, newest, variant, platform):
+        warning = f"torch {newest.version}: no source confirms a {variant} build for {platform.value}"
+    versions = versions_of(candidates)
     url = PYTORCH_INDEX.format(variant=variant)
     return BuildChoice(variant, why, newest.source, versions, _range(versions), url, warning)
 
@@ -393,37 +440,37 @@ def _is_confirmed(facts: Facts, torch: TorchRelease, variant: str, platform: Pla
 def _outside(facts: Facts, torch: SpecifierSet, variant: str, platform: Platform) -> BuildChoice:
     """A torch that the data does not have: the default index, unless its newest default build is another variant."""
     oldest, newest = facts.torch[0], facts.torch[-1]
-    is_default = variant == newest.default.get(platform.value)
     outside = f"torch {torch} is outside the facts ({oldest.version} to {newest.version})"
+    relation, url = "is not", PYTORCH_INDEX.format(variant=variant)
+    if variant == newest.default_on(platform):
+        relation, url = "is", ""
     return BuildChoice(
         variant,
-        f"{outside}; {variant} is{'' if is_default else ' not'} torch {newest.version}'s default build",
+        f"{outside}; {variant} {relation} torch {newest.version}'s default build",
         newest.source,
-        url=None if is_default else PYTORCH_INDEX.format(variant=variant),
+        url=url or None,
         warning=f"{outside}: its builds and its family could not be checked. Add it to the spec: "
         '[[facts.torch]] version = "...", default = { linux-64 = "cu..." }, variants = ["cu..."], source = "..."',
     )
 
 
-def _has(row: TorchRelease, variant: str, platform: Platform) -> bool:
-    return row.default.get(platform.value) == variant or variant in row.published
-
-
-def _no_such_build(
-    facts: Facts, matching: Sequence[TorchRelease], cuda: CudaVersion | CudaChoice, platform: Platform
-) -> NoSuchBuild:
-    requested = f"CUDA {cuda}" if isinstance(cuda, CudaVersion) else "the CPU alone"
-    variant = cuda.variant if isinstance(cuda, CudaVersion) else "cpu"
+def _no_such_build(facts: Facts, matching: Sequence[TorchRelease], variant: str, platform: Platform) -> NoSuchBuild:
+    requested = "the CPU alone" if variant == "cpu" else f"CUDA {CudaVersion.parse(variant)}"
     newest = matching[-1]
-    releases = newest.version if len(matching) == 1 else f"{matching[0].version} to {newest.version}"
-    published = ", ".join(str(CudaVersion.parse(name)) if name.startswith("cu") else name for name in newest.published)
-    releases_known = [row.version for row in facts.torch]
-    others = ranges_text([row.version for row in facts.torch if _has(row, variant, platform)], releases_known)
-    elsewhere = f"torch with {requested}: {others}" if others else f"no known torch has {requested}"
+    published = ", ".join(map(_variant_text, newest.published))
+    serving = versions_of(row for row in facts.torch if row.is_published(variant, platform))
+    elsewhere = f"no known torch has {requested}"
+    if serving:
+        elsewhere = f"torch with {requested}: {ranges_text(serving, versions_of(facts.torch))}"
     return NoSuchBuild(
-        f"torch {releases}: no build for {requested} was ever published",
+        f"torch {span_text(versions_of(matching))}: no build for {requested} was ever published",
         hint=f"published for torch {newest.version}: {published}. Set [cuda] version to one of them; {elsewhere}",
     )
+
+
+def _variant_text(variant: str) -> str:
+    """`12.8` for cu128; other names as they are."""
+    return str(CudaVersion.parse(variant)) if variant.startswith("cu") else variant
 
 
 #: Members whose releases the data lists one by one.
@@ -438,12 +485,12 @@ class FamilyMismatch(NoSolution):
 
 def extra_requirements(facts: Facts, package: str, version: str) -> tuple[tuple[str, EdgeRow], ...]:
     """The Requires-Dist lines to add to the metadata of one release, each with the row that says why."""
-    return tuple(
-        (line, edge)
-        for edge in facts.family_edges(package)
-        if SpecifierSet(edge.versions).contains(version, prereleases=True)
-        for line in edge.requires
-    )
+    found: list[tuple[str, EdgeRow]] = []
+    for edge in facts.family_edges(package):
+        if SpecifierSet(edge.versions).contains(version, prereleases=True):
+            for line in edge.requires:
+                found.append((line, edge))
+    return tuple(found)
 
 
 def fitting_set(facts: Facts, torch: str) -> Mapping[str, str]:
@@ -467,10 +514,14 @@ def family_mismatch(facts: Facts, requests: Mapping[str, SpecifierSet]) -> Famil
     Its hint names sets that fit. requests: normalised name -> specifier, with or without `torch`; other
     names are ignored.
     """
-    requests = {name: split_label(specifier)[0] for name, specifier in requests.items()}
-    torch = requests.get("torch", SpecifierSet())
-    members = [_member_request(facts, name, requests[name]) for name in (*MEMBERS, "triton") if name in requests]
-    candidates = list(_torch_candidates(facts, torch))
+    torch, _ = split_label(requests.get("torch", SpecifierSet()))
+    members = []
+    for name in (*MEMBERS, "triton"):
+        if name in requests:
+            specifier, _ = split_label(requests[name])
+            members.append(_member_request(facts, name, specifier))
+    known = versions_of(matching_rows(facts.torch, torch))
+    candidates = [*map(Version, known), *versions_outside(facts, torch)]
     if not candidates:
         return None
     for version in candidates:
@@ -479,11 +530,13 @@ def family_mismatch(facts: Facts, requests: Mapping[str, SpecifierSet]) -> Famil
     for member in members:
         if not any(_may_fit(facts, member, version) for version in candidates):
             return _one_member(facts, member, torch)
-    reasons = "; ".join(_fits(facts, member) for member in members)
-    sets = dict.fromkeys(_set_for(facts, member, torch) for member in members)
+    reasons, sets = [], []
+    for member in members:
+        reasons.append(_fits(facts, member))
+        sets.append(_set_for(facts, member, torch))
     return FamilyMismatch(
-        f"{', '.join(map(str, members))}: no torch release works with all of them ({reasons})",
-        hint=f"use {'; or '.join(sets)}",
+        f"{', '.join(map(str, members))}: no torch release works with all of them ({'; '.join(reasons)})",
+        hint=f"use {'; or '.join(dict.fromkeys(sets))}",
     )
 
 
@@ -506,47 +559,34 @@ def _member_request(facts: Facts, package: str, spec: SpecifierSet) -> _MemberRe
     if not rows:
         return _MemberRequest(package, spec, (), (), ())
     first, last = Version(rows[0].version), Version(rows[-1].version)
-    named = named_versions(spec)
-    tried = (
-        Version(f"{major}.{minor}.{patch}")
-        for major in range(last.major + 2)
-        for minor in range(40)
-        for patch in range(3)
-    )
-    beyond = [version for version in (*named, *tried) if not first <= version <= last]
-    matching = [version for version in beyond if spec.contains(version, prereleases=True)]
-    return _MemberRequest(
-        package,
-        spec,
-        tuple(row for row in rows if spec.contains(row.version, prereleases=True)),
-        tuple(str(version) for version in matching if version < first),
-        () if _ended(facts, package) else tuple(str(version) for version in matching if version > last),
-    )
-
-
-def _ended(facts: Facts, package: str) -> bool:
-    row = facts.ended.get(package)
-    return row is not None and row.confidence == "high"
-
-
-def _torch_candidates(facts: Facts, torch: SpecifierSet) -> Iterator[Version]:
-    for row in facts.torch:
-        if torch.contains(row.version, prereleases=True):
-            yield Version(row.version)
-    for text in probes_outside(facts, torch):
-        if torch.contains(text, prereleases=True):
-            yield Version(text)
+    tried = named_versions(spec)
+    for major in range(last.major + 2):
+        for minor in range(40):
+            tried += [Version(f"{major}.{minor}.{patch}") for patch in range(3)]
+    ended = facts.ended.get(package)
+    has_ended = ended is not None and ended.confidence == "high"
+    older, newer = [], []
+    for version in spec.filter(tried, prereleases=True):
+        if version < first:
+            older.append(str(version))
+        elif version > last and not has_ended:
+            newer.append(str(version))
+    return _MemberRequest(package, spec, tuple(matching_rows(rows, spec)), tuple(older), tuple(newer))
 
 
 def _may_fit(facts: Facts, member: _MemberRequest, torch: Version) -> bool:
     """Is there a release that matches, in the data or beyond it, that may go with this torch?"""
     if member.package == "triton":
         return _triton_may_fit(facts, member.spec, torch)
-    if any(_accepts(facts, row, str(torch)) for row in member.listed):
-        return True
-    older = member.older if _older_may_fit(facts, member.package, torch) else ()
-    newer = member.newer if _newer_may_fit(facts, member.package, torch) else ()
-    return any(_edges_allow(facts, member.package, version, str(torch)) for version in (*older, *newer))
+    for row in member.listed:
+        if _accepts(facts, row, str(torch)):
+            return True
+    beyond: list[str] = []
+    if _older_may_fit(facts, member.package, torch):
+        beyond += member.older
+    if _newer_may_fit(facts, member.package, torch):
+        beyond += member.newer
+    return any(_edges_allow(facts, member.package, version, str(torch)) for version in beyond)
 
 
 def _older_may_fit(facts: Facts, package: str, torch: Version) -> bool:
@@ -558,8 +598,10 @@ def _older_may_fit(facts: Facts, package: str, torch: Version) -> bool:
 def _newer_may_fit(facts: Facts, package: str, torch: Version) -> bool:
     """Newer releases go with the torches that the last one of the data takes, or with later ones."""
     last = _listed(facts, package)[-1]
-    taken = [row.version for row in facts.torch if _accepts(facts, last, row.version)]
-    return not taken or torch >= Version(taken[0])
+    for row in facts.torch:
+        if _accepts(facts, last, row.version):
+            return torch >= Version(row.version)
+    return True
 
 
 def _triton_may_fit(facts: Facts, spec: SpecifierSet, torch: Version) -> bool:
@@ -567,8 +609,11 @@ def _triton_may_fit(facts: Facts, spec: SpecifierSet, torch: Version) -> bool:
     if pin is None:
         return True
     both = spec & SpecifierSet(pin.triton)
-    exact = [clause.version for clause in both if clause.operator in ("==", "~=")]
-    return any(both.contains(version.removesuffix(".*"), prereleases=True) for version in exact)
+    for clause in both:
+        is_exact = clause.operator in ("==", "~=")
+        if is_exact and both.contains(clause.version.removesuffix(".*"), prereleases=True):
+            return True
+    return False
 
 
 def _listed(facts: Facts, package: str) -> list[MemberRow]:
@@ -581,17 +626,20 @@ def _accepts(facts: Facts, row: MemberRow, torch: str) -> bool:
 
 
 def _edges_allow(facts: Facts, package: str, version: str, torch: str) -> bool:
-    lines = (Requirement(line) for line, _ in extra_requirements(facts, package, version))
-    return all(line.specifier.contains(torch, prereleases=True) for line in lines if line.name == "torch")
+    for line, _ in extra_requirements(facts, package, version):
+        requirement = Requirement(line)
+        if requirement.name == "torch" and not requirement.specifier.contains(torch, prereleases=True):
+            return False
+    return True
 
 
 def _fits(facts: Facts, member: _MemberRequest) -> str:
     """The torch of the releases that a request allows: `torchvision 0.19.0 works with torch==2.4.0`."""
     if member.package == "triton":
-        torches = [
-            row.torch for row in facts.tritons.values() if _triton_may_fit(facts, member.spec, Version(row.torch))
-        ]
-        return f"{member} is pinned by torch {', '.join(torches)}" if torches else f"no torch pins {member}"
+        torches = [torch for torch in facts.tritons if _triton_may_fit(facts, member.spec, Version(torch))]
+        if not torches:
+            return f"no torch pins {member}"
+        return f"{member} is pinned by torch {', '.join(torches)}"
     if not member.listed:
         return f"{member} is not known"
     row = member.listed[-1]
@@ -599,22 +647,26 @@ def _fits(facts: Facts, member: _MemberRequest) -> str:
 
 
 def _effective(facts: Facts, row: MemberRow) -> str:
-    lines = [line for line, _ in extra_requirements(facts, row.package, row.version)]
-    corrected = [line.removeprefix("torch") for line in lines if Requirement(line).name == "torch"]
+    corrected = []
+    for line, _ in extra_requirements(facts, row.package, row.version):
+        if Requirement(line).name == "torch":
+            corrected.append(line.removeprefix("torch"))
     return ",".join(corrected) or row.torch
 
 
 def _set_for(facts: Facts, member: _MemberRequest, torch: SpecifierSet) -> str:
     """The set of the newest known torch that works with one member; for members of older torches, their requirement."""
-    for row in reversed(facts.torch):
-        if torch.contains(row.version, prereleases=True) and _may_fit(facts, member, Version(row.version)):
+    for row in matching_rows(reversed(facts.torch), torch):
+        if _may_fit(facts, member, Version(row.version)):
             return _set_text(facts, row.version)
     return _fits(facts, member)
 
 
 def _set_text(facts: Facts, torch: str) -> str:
-    fitting = fitting_set(facts, torch)
-    return ", ".join([f"torch {torch}", *(f"{name} {version}" for name, version in fitting.items())])
+    text = f"torch {torch}"
+    for name, version in fitting_set(facts, torch).items():
+        text += f", {name} {version}"
+    return text
 
 
 def _one_member(facts: Facts, member: _MemberRequest, torch: SpecifierSet) -> FamilyMismatch:
@@ -624,11 +676,11 @@ def _one_member(facts: Facts, member: _MemberRequest, torch: SpecifierSet) -> Fa
         because += [edge.reason for _, edge in extra_requirements(facts, package, member.listed[-1].version)]
     if package in facts.ended:
         because.append(facts.ended[package].reason)
-    newest = next((row for row in reversed(facts.torch) if torch.contains(row.version, prereleases=True)), None)
     advice: list[str] = []
-    if newest:
-        advice.append(f"use {_set_text(facts, newest.version)}")
-        if package != "triton" and package not in fitting_set(facts, newest.version):
+    if known := matching_rows(facts.torch, torch):
+        newest = known[-1].version
+        advice.append(f"use {_set_text(facts, newest)}")
+        if package != "triton" and package not in fitting_set(facts, newest):
             row = _listed(facts, package)[-1]
             advice.append(f"leave {package} out, or use {package} {row.version} with torch{_effective(facts, row)}")
     return FamilyMismatch(
