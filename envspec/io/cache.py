@@ -59,11 +59,12 @@ def cache_error(folder: Path, error: OSError) -> CacheError:
             f"no space left in envspec's cache, {folder}: {error.strerror}",
             hint="free space, or set ENVSPEC_CACHE_DIR to another folder; finished work is kept",
         )
-    is_file = error.errno in {errno.ENOTDIR, errno.EEXIST}
+    advice = "make it readable and writable"
+    if error.errno in {errno.ENOTDIR, errno.EEXIST}:
+        advice = "move the file away"
     return CacheError(
         f"envspec's cache can't be used: {error.filename or folder}: {error.strerror or error}",
-        hint=f"{'move the file away' if is_file else 'make it readable and writable'}, "
-        "or set ENVSPEC_CACHE_DIR to another folder",
+        hint=f"{advice}, or set ENVSPEC_CACHE_DIR to another folder",
     )
 
 
@@ -236,8 +237,10 @@ def _resolve(root: Path) -> tuple[Path, list[str]]:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
             _check_owner(root, path, status)
             target = path.readlink()
-            folder = Path(target.anchor) if target.is_absolute() else folder
-            rest = [*target.parts[1 if target.is_absolute() else 0 :], *rest[1:]]
+            parts = list(target.parts)
+            if target.is_absolute():
+                folder, parts = Path(target.anchor), parts[1:]
+            rest = parts + rest[1:]
             continue
         if len(rest) > 1:
             _check_above(root, path, status)
@@ -342,7 +345,8 @@ def _is_private_group(group: int, path: Path) -> bool:
 
     try:
         user = pwd.getpwuid(os.geteuid())
-        members = {*grp.getgrgid(group).gr_mem, *(each.pw_name for each in pwd.getpwall() if each.pw_gid == group)}
+        members = set(grp.getgrgid(group).gr_mem)
+        members.update(each.pw_name for each in pwd.getpwall() if each.pw_gid == group)
     except KeyError:
         return False
     return members == {user.pw_name} and not _has_acl(path)
@@ -363,7 +367,9 @@ def _is_unmapped(user: int) -> bool:
         unknown = int(Path("/proc/sys/kernel/overflowuid").read_text("ascii"))
     except (OSError, ValueError):
         return False
-    return user == unknown and not any(int(first) <= user < int(first) + int(count) for first, _, count in mappings)
+    if user != unknown:
+        return False
+    return not any(int(first) <= user < int(first) + int(count) for first, _, count in mappings)
 
 
 def _described(status: os.stat_result) -> str:

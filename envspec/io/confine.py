@@ -117,11 +117,12 @@ async def bubblewrap(environ: Mapping[str, str], unconfined: Unconfined, what: s
         return program
     if unconfined is Unconfined.ALLOWED:
         return None
+    hint = "install bubblewrap on a Linux that allows unprivileged user namespaces"
+    if instead:
+        hint += f"; or {instead}"
     raise NoConfinement(
         f"{what} runs foreign code, and nothing on this machine confines it: {why}",
-        hint="install bubblewrap on a Linux that allows unprivileged user namespaces"
-        f"{'; or ' if instead else ''}{instead}; or allow it by `--no-sandbox` to run with your rights, files and "
-        "network",
+        hint=f"{hint}; or allow it by `--no-sandbox` to run with your rights, files and network",
     )
 
 
@@ -132,8 +133,12 @@ def can_build(environ: Mapping[str, str], unconfined: Unconfined) -> bool:
 
 def _bubblewrap(environ: Mapping[str, str]) -> tuple[str | None, str | None]:
     """The program, and why it does not work; None if it does."""
-    program = shutil.which("bwrap", path=environ.get("PATH", os.defpath)) if sys.platform == "linux" else None
-    return program, _why_not(program) if program else "bubblewrap is not installed"
+    program = None
+    if sys.platform == "linux":
+        program = shutil.which("bwrap", path=environ.get("PATH", os.defpath))
+    if program is None:
+        return None, "bubblewrap is not installed"
+    return program, _why_not(program)
 
 
 async def run_confined(
@@ -238,8 +243,10 @@ def _why_not(program: str) -> str | None:
         done = _probe(arguments)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{program} does not run ({error})"
+    if done.returncode == 0:
+        return None
     reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-    return f"{program} does not work ({reason.removeprefix('bwrap: ')})" if done.returncode else None
+    return f"{program} does not work ({reason.removeprefix('bwrap: ')})"
 
 
 @cache
@@ -248,7 +255,8 @@ def _no_nested(program: str) -> tuple[str, ...]:
     option = "--disable-userns"
     arguments = [program, *_NAMESPACES, option, *_system(), "--", "/bin/sh", "-c", ":"]
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        return () if _probe(arguments).returncode else (option,)
+        if _probe(arguments).returncode == 0:
+            return (option,)
     return ()
 
 

@@ -52,7 +52,7 @@ def system_faults(text: str) -> Iterator[SystemFault]:
     """Those in a text such as "failed to write to file `/a/b`: No space left on device (os error 28)"."""
     for found in _ERROR_NUMBER.finditer(text):
         paths = _QUOTED_PATH.findall(text, 0, found.start())
-        yield SystemFault(int(found[1] or found[2]), paths[-1] if paths else "")
+        yield SystemFault(int(found[1] or found[2]), next(reversed(paths), ""))
 
 
 _MARK: Final = ".envspec-"
@@ -246,7 +246,9 @@ def project_files(root: Path, start: str = ".") -> Iterator[str]:
         names[:] = [name for name in names if not _is_lock(folder, name)]
         links = [name for name in names if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
         included = [name for name in (*files, *links) if not _is_generated(name, inner)]
-        found += included if inner == "." else [f"{inner}/{name}" for name in included]
+        if inner != ".":
+            included = [f"{inner}/{name}" for name in included]
+        found += included
     yield from sorted(found)
 
 

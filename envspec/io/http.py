@@ -12,7 +12,7 @@ import ssl
 import time
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import IO, TYPE_CHECKING, Final, TypeVar
@@ -50,10 +50,10 @@ def next_hop(url: URL, location: str | None) -> URL:
     Raises:
         RequestError: no target, from https to plain http on another machine, or from another machine into this one.
     """
-    try:
-        target = url.join(type(url)(location)) if location else None
-    except ValueError:
-        target = None
+    target = None
+    with suppress(ValueError):
+        if location:
+            target = url.join(type(url)(location))
     if target is None or target.scheme not in {"http", "https"} or not target.host:
         raise RequestError(str(url), "redirects to no http(s) URL", hint="look at the URL with curl -v")
     if url.scheme == "https" and target.scheme == "http" and not is_loopback(target.host):
@@ -319,11 +319,12 @@ class Http:
         Raises:
             NetworkError: the error is permanent, or no attempt is left.
         """
+        wait_s = None
         if isinstance(error, RetryableError):
             known, transient, wait_s = error.error, True, error.wait_s
         else:
-            cause = error.__cause__ if isinstance(error, RequestError) else None
-            known, transient, wait_s = error, cause is not None and is_transient(cause), None
+            known, cause = error, error.__cause__
+            transient = isinstance(error, RequestError) and cause is not None and is_transient(cause)
         pause_s = retry.next_pause_s(known, transient=transient, requested_s=wait_s, reached=reached)
         self._on_retry(f"{known.message}; trying again in {pause_s:.1f} s")
         await asyncio.sleep(pause_s)
@@ -443,13 +444,15 @@ async def open_http(
 
     # aiohttp builds OpenSSL's default context while it is imported, and that one honours SSL_CERT_FILE of this process
     # or the built-in path: a second one would cost 20 ms for the same certificates.
-    same = bundle is None or str(bundle) == ssl.get_default_verify_paths().cafile
+    trusted: bool | ssl.SSLContext = True
+    if bundle is not None and str(bundle) != ssl.get_default_verify_paths().cafile:
+        trusted = tls_context(bundle)
     connector = TCPConnector(
         limit=4 * per_host,
         limit_per_host=per_host,
         ttl_dns_cache=300,
         keepalive_timeout=60,
-        ssl=True if same else tls_context(bundle),
+        ssl=trusted,
     )
     async with ClientSession(
         connector=connector,

@@ -67,13 +67,16 @@ def timeouts(environ: Mapping[str, str], usual: Timeouts) -> Timeouts:
     for field in fields(Timeouts):
         name = f"ENVSPEC_HTTP_{field.name.upper()}"
         if text := environ.get(name):
-            whole = isinstance(field.default, int)
-            if not re.fullmatch(r"\d{1,6}" if whole else r"\d{1,6}(\.\d*)?|\.\d+", text) or not float(text):
+            parse: type[float] = float
+            form, kind = r"\d{1,6}(\.\d*)?|\.\d+", "number"
+            if isinstance(field.default, int):
+                parse, form, kind = int, r"\d{1,6}", "integer"
+            if not re.fullmatch(form, text) or not float(text):
                 raise UsageError(
-                    f"{name}={text}: not a positive {'integer' if whole else 'number'}",
+                    f"{name}={text}: not a positive {kind}",
                     hint=f"correct {name}, or unset it: the default is {getattr(usual, field.name):g}",
                 )
-            changed[field.name] = int(text) if whole else float(text)
+            changed[field.name] = parse(text)
     return replace(usual, **changed)
 
 

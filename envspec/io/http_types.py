@@ -64,10 +64,10 @@ class WrongServer(RequestError):
 
     def __init__(self, url: str, target: str, bounds: Bounds, *, redirected: bool) -> None:
         self.target = shown(target)
-        what = f"redirects to {self.target}, which" if redirected else ""
-        super().__init__(
-            url, f"{what} is not on a server of {bounds.of}: nothing was read".lstrip(), hint=bounds.way_out(target)
-        )
+        what = f"is not on a server of {bounds.of}: nothing was read"
+        if redirected:
+            what = f"redirects to {self.target}, which {what}"
+        super().__init__(url, what, hint=bounds.way_out(target))
 
 
 class BadStatus(RequestError):

@@ -61,16 +61,12 @@ def listening() -> Iterator[Loopback]:
         yield Loopback(listener)
 
 
-async def run_application(
-    app: web.Application, listener: socket.socket, stack: AsyncExitStack, *, handler_cancellation: bool = False
-) -> None:
-    """Serve at a socket until `stack` ends. handler_cancellation: a client that disconnects ends its request."""
+async def run_application(app: web.Application, listener: socket.socket, stack: AsyncExitStack) -> None:
+    """Serve at a socket until `stack` ends. A client that disconnects ends its request."""
     from aiohttp import web
 
     # Hundreds of small requests: no log line and no signal handler for each.
-    runner = web.AppRunner(
-        app, access_log=None, handle_signals=False, shutdown_timeout=0.1, handler_cancellation=handler_cancellation
-    )
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1, handler_cancellation=True)
     stack.push_async_callback(runner.cleanup)
     await runner.setup()
     await web.SockSite(runner, listener).start()

@@ -89,7 +89,9 @@ class Store:
         with suppress(ValueError, TypeError, EOFError, OSError, zlib.error):
             if entry is not None:
                 (status, asked, url, content_type, etag, is_gzipped), body = entry
-                gzipped, body = (body, gzip.decompress(body)) if is_gzipped else (None, body)
+                gzipped = None
+                if is_gzipped:
+                    gzipped, body = body, gzip.decompress(body)
                 return StoredPage(status, datetime.fromisoformat(asked), url, content_type, etag, body, gzipped)
         return None
 

@@ -203,5 +203,5 @@ async def relaying(channels: Sequence[Channel], environ: Mapping[str, str]) -> A
             relay = Relay(http, channels, address, loopback.token)
             app = web.Application()
             app.router.add_route("*", "/{rest:.*}", relay.answer)
-            await run_application(app, loopback.socket, stack, handler_cancellation=True)
+            await run_application(app, loopback.socket, stack)
             yield relay

@@ -79,7 +79,7 @@ async def serve(views: Mapping[str, View], loopback: Loopback) -> AsyncIterator[
             app = web.Application(middlewares=[_checking(admits)])
             app.router.add_get(f"/{{key}}/{bodies}/simple/{{name}}/", answer)
             app.router.add_get(f"/{{key}}/{bodies}/files/{{name}}/{{filename}}", answer)
-            await run_application(app, each, stack, handler_cancellation=True)
+            await run_application(app, each, stack)
 
         await listen(loopback.socket, loopback.admits)
         for view in views.values():
