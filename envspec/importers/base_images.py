@@ -132,8 +132,8 @@ def leave_replaced(imported: Import) -> None:
     draft = imported.draft
     version = draft.versions.get("torch")
     tags = {each.source for each in draft.cudas if each.kind == "tag"}
-    family = [each for each in draft.dependencies if each.text in _FAMILY]
-    sources = tags.intersection(each.source for each in family)
+    family = [each for each in draft.dependencies if each.text in _FAMILY and each.source in tags]
+    sources = {each.source for each in family}
     if not sources or version is None:
         return
     by = next((each for each in draft.dependencies if _excludes(each.text, version)), None)
@@ -142,8 +142,7 @@ def leave_replaced(imported: Import) -> None:
     for name in _FAMILY:
         draft.versions.pop(name, None)
     for each in family:
-        if each.source in sources:
-            draft.dependencies.remove(each)
+        draft.dependencies.remove(each)
     draft.cudas = [each for each in draft.cudas if each.source not in sources]
     reason = f"{by.text} ({by.source}) replaces its torch {version}, and with it its CUDA"
     for at, entry in enumerate(imported.ledger):
@@ -310,8 +309,10 @@ def why_unpublished(facts: Facts, reference: Reference) -> str:
         return ""
     torch, cuda, cudnn = found.groups()
     row = facts.torch_release(torch)
-    image = facts.base_image("pytorch/pytorch", row.version) if row else None
-    if row is None or image is None:
+    if row is None:
+        return ""
+    image = facts.base_image("pytorch/pytorch", row.version)
+    if image is None:
         return ""
     cudas = _cudas_of(row.variants)
     if cuda not in cudas + _cudas_of(row.unsure):

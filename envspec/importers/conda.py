@@ -21,6 +21,7 @@ from envspec.importers.conda_specs import (
     python_marker,
     selected,
     use_channel,
+    with_channel,
 )
 from envspec.importers.pip import add_index
 from envspec.importers.requirements import add_line
@@ -158,10 +159,12 @@ def _is_of_windows(text: str) -> bool:
 
 def _is_exported(specs: list[str]) -> bool:
     """Whether a program wrote the list: nearly all have their build, or all their version and libraries are listed."""
-    pinned = [found for found in map(_PINNED.fullmatch, specs) if found]
-    if sum(bool(found["build"]) for found in pinned) * 10 >= len(specs) * 9 > 0:
+    pinned = list(filter(None, map(_PINNED.fullmatch, specs)))
+    with_build = [found for found in pinned if found["build"]]
+    if len(with_build) * 10 >= len(specs) * 9 > 0:
         return True
-    return len(pinned) == len(specs) and len({found["name"] for found in pinned} & _RUNTIME) >= 3
+    names = {found["name"] for found in pinned}
+    return len(pinned) == len(specs) and len(names & _RUNTIME) >= 3
 
 
 def _exported(imported: Import, source: Source, text: str, pinned: re.Match[str], *, is_moved: bool) -> None:
@@ -175,7 +178,7 @@ def _exported(imported: Import, source: Source, text: str, pinned: re.Match[str]
     if name == "python":
         imported.add(source, text, Outcome.TRANSLATED, f"[env] python, {reason}")
         return
-    required = f"{pinned['channel']}::{name}" if pinned["channel"] else name
+    required = with_channel(pinned["channel"], name)
     imported.draft.conda.append((required, ""))
     imported.add(source, text, Outcome.TRANSLATED, f"`{required}`, {reason}")
 

@@ -30,7 +30,7 @@ def read_explicit(path: Path, imported: Import) -> None:
         Unreadable: it is not text, or has no `@EXPLICIT`.
     """
     file, lines = imported.shown(path), imported.read(path).splitlines()
-    if "@EXPLICIT" not in (line.strip() for line in lines):
+    if "@EXPLICIT" not in map(str.strip, lines):
         raise Unreadable(f"{file} is not an explicit list of conda packages: it has no @EXPLICIT")
     check_count(file, len(lines))
     of_windows = re.compile(rf"#\s*platform:\s*{WINDOWS}\s*")
@@ -52,8 +52,10 @@ def _explicit_wheel(imported: Import, source: Source, text: str, name: str, url:
         imported.draft.dependencies.append(DraftRequirement(name, source))
     filename = filename_of(url)
     try:
-        parse = parse_wheel_filename if filename.endswith(".whl") else parse_sdist_filename
-        version = str(parse(filename)[1])
+        if filename.endswith(".whl"):
+            version = str(parse_wheel_filename(filename)[1])
+        else:
+            version = str(parse_sdist_filename(filename)[1])
     except (InvalidWheelFilename, InvalidSdistFilename):
         imported.add(source, text, Outcome.TRANSLATED, f"`{name}`: its version is not in the URL")
         return

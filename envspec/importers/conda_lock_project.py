@@ -12,7 +12,7 @@ from packaging.requirements import InvalidRequirement
 from packaging.requirements import Requirement as Pep508
 
 from envspec.facts.tables import conda_names
-from envspec.importers.conda_specs import add_channel, add_platform, add_requirement
+from envspec.importers.conda_specs import add_channel, add_platform, add_requirement, with_channel
 from envspec.importers.pip import Use, Verdict, add_index
 from envspec.importers.poetry import requirement_of
 from envspec.importers.project import Project, written_value
@@ -92,7 +92,7 @@ def _dependency(project: Project, name: str, value: Any, path: KeyPath) -> None:
         project.requirement(requirement_of(name, table), path, written=written)
         return
     channel, version = text_of(table, "channel"), text_of(table, "version")
-    spec = f"{channel}::{name}" if channel else name
+    spec = with_channel(channel, name)
     if version not in ("", "*"):
         spec += f" {version}"
     add_requirement(project.imported, project.file.at(*path), spec, text=written)

@@ -65,7 +65,7 @@ def _require(imported: Import, source: Source, specs: Sequence[str]) -> str:
         add_requirement(imported, source, spec)
     refused = [entry.text for entry in imported.ledger if entry.outcome.is_lost]
     imported.ledger = ledger
-    added = [text for text, _ in imported.draft.conda[before:]]
+    added = imported.draft.match_specs[before:]
     if refused and not added:
         name = name_of(refused[0])
         imported.draft.conda.append((name, ""))
@@ -98,7 +98,10 @@ def _meant(specs: Sequence[str]) -> tuple[str, ...]:
     for spec in specs:
         try:
             bare = spec.rpartition("::")[2]
-            found.append(name_of(bare) if re.search(r"=[^=]*=[^=]|://|\[", bare) else spec)
+            if re.search(r"=[^=]*=[^=]|://|\[", bare):
+                found.append(name_of(bare))
+            else:
+                found.append(spec)
         except ValueError:
             continue
     return tuple(dict.fromkeys(found))

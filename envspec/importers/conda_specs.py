@@ -9,6 +9,7 @@ from typing import Final
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from envspec.credentials import channel_without_credentials, channels_without_credentials, has_login
+from envspec.importers.extra_markers import in_brackets
 from envspec.importers.pip import add_cuda
 from envspec.importers.types import CPU, Clue, Import, Outcome, Source, Unreadable
 from envspec.models import Platform
@@ -116,7 +117,9 @@ def _channels(channel: str) -> tuple[tuple[str, ...], str]:
     bare = channel_without_credentials(channel)
     if found := re.fullmatch(r"(.+?)/(?:noarch|linux-\w+|osx-\w+|win-\w+)/?", bare):
         return (found[1],), f"{found[1]}: a spec names the channel, not one of its platforms"
-    return (bare,), "" if bare == channel else "without its login: write it as `${VARIABLE}`"
+    if bare != channel:
+        return (bare,), "without its login: write it as `${VARIABLE}`"
+    return (bare,), ""
 
 
 def add_platform(imported: Import, source: Source, platform: str) -> None:
@@ -165,7 +168,7 @@ def with_markers(requirement: str, *markers: str) -> str:
     if not found:
         return requirement
     if len(found) > 1:
-        found = [f"({each})" if " or " in each else each for each in found]
+        found = list(map(in_brackets, found))
     return f"{requirement} ; {' and '.join(found)}"
 
 
@@ -238,7 +241,14 @@ def _with_channel_of_spec(match_spec: str) -> tuple[str, tuple[str, ...], str]:
     # A spec names a channel by its address in `channels` only.
     if len(urls) != 1 or "://" in urls[0]:
         return bare.strip(), urls, why
-    return f"{urls[0]}::{bare.strip()}" if why else match_spec, urls, why
+    if not why:
+        return match_spec, urls, ""
+    return f"{urls[0]}::{bare.strip()}", urls, why
+
+
+def with_channel(channel: str | None, name: str) -> str:
+    """The match spec of a package, of a channel if one is named."""
+    return f"{channel}::{name}" if channel else name
 
 
 def is_only_of_windows(text: str) -> bool:

@@ -119,7 +119,9 @@ class _DevcontainerReader(CommandsDocument):
         build = self.document.get("build")
         context = build.get("context").text or self.document.get("context").text
         # The context is the folder of devcontainer.json by default.
-        contexts = [Path(normpath(self.path.parent / context))] if context else [self.path.parent, self.shell.context]
+        contexts = [self.path.parent, self.shell.context]
+        if context:
+            contexts = [Path(normpath(self.path.parent / context))]
         self._build(value, f"{key}: {value.text}", self.path.parent / value.text, contexts, build)
 
     def compose(self, key: str, value: Value) -> None:
@@ -211,9 +213,9 @@ class _DevcontainerReader(CommandsDocument):
 
     def command(self, key: str, value: Value) -> None:
         """A command in one of its forms: a line for the shell, a list of words, or several commands by name."""
-        for each in value.keys.values() if value.keys else [value]:
+        for each in [*value.keys.values()] or [value]:
             words = [word.text for word in each.items]
-            line = shlex.join(words) if words else each.text
+            line = shlex.join(words) or each.text
             line = line.replace("${containerWorkspaceFolder}", self.shell.workdir)
             if not line.strip():
                 self.add(key, each, Outcome.OUTSIDE, "it is empty")

@@ -129,7 +129,9 @@ def _sort_contexts(contexts: Sequence[Path], stages: Sequence[_Stage]) -> tuple[
     copied: set[str] = set()
     for stage in stages:
         for each in stage.instructions:
-            given, words = flags_of(each) if each.name in ("COPY", "ADD") else ({}, [])
+            if each.name not in ("COPY", "ADD"):
+                continue
+            given, words = flags_of(each)
             if "from" not in given:
                 copied.update(words[:-1])
     names = [[word] for word in copied if _is_name(word)]
@@ -178,7 +180,7 @@ def _open(each: Instruction, stages: Sequence[_Stage], shell: Shell, before: Map
     name = ""
     if len(words) == 3 and words[1].upper() == "AS":
         name = words[2].lower()
-    base = expand_text(words[0] if words else "", before).words[0]
+    base = expand_text(next(iter(words), ""), before).words[0]
     return _Stage(name, base, shell, shell, _named(base, stages))
 
 

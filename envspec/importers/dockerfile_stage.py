@@ -155,7 +155,9 @@ class StageReader:
         words = each.json_words or each.value.split()
         lines = [" ".join(words)]
         for word in words:
-            path = self.shell.host(word) if word.endswith(".sh") else None
+            if not word.endswith(".sh"):
+                continue
+            path = self.shell.host(word)
             if path is not None and path.is_file():
                 text = self.imported.read(path)
                 lines += [line for line in text.splitlines() if not line.lstrip().startswith("#")]
@@ -202,8 +204,10 @@ class StageReader:
         draft.dependencies += own.dependencies
         for name, version in own.versions.items():
             draft.versions.setdefault(name, version)
-        python = f": [env] python {own.pythons[0].value}" if own.pythons else ""
-        self._add(each, Outcome.TRANSLATED, f"only the environment of the stage is in the image{python}")
+        reason = "only the environment of the stage is in the image"
+        if own.pythons:
+            reason += f": [env] python {own.pythons[0].value}"
+        self._add(each, Outcome.TRANSLATED, reason)
 
     def read_arg(self, each: Instruction) -> None:
         """ARG, whose value a variable of ENV precedes."""
@@ -277,14 +281,20 @@ class StageReader:
 
     def _without_flags(self, text: str) -> str:
         while found := re.match(r"\s*--[a-z]+=(\S*)\s*", text):
-            mount: dict[str, str] = dict(part.partition("=")[::2] for part in str(found[1]).split(","))
-            source, target = mount.get("source", mount.get("src", ".")), mount.get("target", mount.get("dst", ""))
-            if mount.get("type", "bind") == "bind" and target and self.stage(mount.get("from", "")) is not None:
-                self._take_from(mount["from"], [posixpath.join("/", source)], self.shell.path(target))
-            elif mount.get("type", "bind") == "bind" and target and "from" not in mount:
-                for file in self._files(source):
-                    self.shell.copy(self.shell.path(target), file)
             text = text[found.end() :]
+            mount: dict[str, str] = {}
+            for part in str(found[1]).split(","):
+                key, _, value = part.partition("=")
+                mount[key] = value
+            source = mount.get("source", mount.get("src", "."))
+            target = mount.get("target", mount.get("dst", ""))
+            if mount.get("type", "bind") != "bind" or not target:
+                continue
+            if "from" in mount:
+                self._take_from(mount["from"], [posixpath.join("/", source)], self.shell.path(target))
+                continue
+            for file in self._files(source):
+                self.shell.copy(self.shell.path(target), file)
         return text
 
     def read_copy(self, each: Instruction) -> None:
@@ -329,8 +339,8 @@ class StageReader:
             self._add(each, Outcome.TRANSLATED, f"the packages that the stage {name} installs")
         else:
             reason = f"what the stage {name} builds is not in the image: build it into a wheel, or into [image] base"
-            is_loss = bool({*found.packages} - self.counted)
-            self._add(each, Outcome.REFUSED if is_loss else Outcome.OUTSIDE, reason)
+            outcome = Outcome.REFUSED if {*found.packages} - self.counted else Outcome.OUTSIDE
+            self._add(each, outcome, reason)
 
     def _take_from(self, name: str, sources: Sequence[str], target: str) -> bool:
         """Take over what is in folders of a stage; whether a Python environment or wheels are among it."""
@@ -357,7 +367,9 @@ class StageReader:
         return is_environment
 
     def _copy_files(self, each: Instruction, sources: Sequence[str], target: str) -> None:
-        found = [file for source in sources for file in self._files(source)]
+        found: list[Path] = []
+        for source in sources:
+            found += self._files(source)
         for file in found:
             self.shell.copy(self._target(target, file, sources), file)
         names = ", ".join(json.dumps(self.imported.shown(file)) for file in found[:5])
@@ -372,7 +384,7 @@ class StageReader:
         """Whether a file is read where a command names it, or a folder has only such files."""
         if file in self.contexts:
             return False
-        files = [*islice(file.iterdir(), _MOST_MATCHES + 1)] if file.is_dir() else [file]
+        files = list(islice(file.iterdir(), _MOST_MATCHES + 1)) if file.is_dir() else [file]
         return len(files) <= _MOST_MATCHES and all(each.is_file() and self.imported.find(each) for each in files)
 
     def _target(self, target: str, file: Path, sources: Sequence[str]) -> str:

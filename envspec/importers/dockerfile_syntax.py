@@ -58,7 +58,9 @@ class Instruction(NamedTuple):
             words = json.loads(self.value)
         except (ValueError, RecursionError):
             return []
-        return words if isinstance(words, list) and all(isinstance(word, str) for word in words) else []
+        if isinstance(words, list) and all(isinstance(word, str) for word in words):
+            return words
+        return []
 
 
 def read_instructions(path: Path, imported: Import) -> list[Instruction]:

@@ -20,7 +20,7 @@ _MOST_SHOWN: Final = 20
 def note_empty(imported: Import, sources: Sequence[Path], folder: Path) -> None:
     """Add a lost line to the ledger if no source has a package. folder: of the spec."""
     draft = imported.draft
-    is_conda = any(text != "pip" for text, _ in draft.conda)
+    is_conda = bool({*draft.match_specs} - {"pip"})
     if draft.dependencies or is_conda or draft.apt or draft.bases or not sources:
         return
     first = imported.shown(sources[0])

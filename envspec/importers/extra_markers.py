@@ -28,6 +28,11 @@ def without_extras(marker: str, extras: frozenset[str]) -> str | None:
     return found
 
 
+def in_brackets(marker: str) -> str:
+    """A marker as a part of an `and`."""
+    return f"({marker})" if " or " in marker else marker
+
+
 def _without(node: ast.expr, marker: bytes, extras: frozenset[str]) -> str | bool:
     """The text of a condition, or whether it holds if that is known."""
     if isinstance(node, ast.BoolOp):
@@ -38,8 +43,8 @@ def _without(node: ast.expr, marker: bytes, extras: frozenset[str]) -> str | boo
             return not is_all
         texts = [each for each in parts if isinstance(each, str)]
         if is_all:
-            texts = [f"({each})" if " or " in each else each for each in texts]
-        return (" and " if is_all else " or ").join(texts) or is_all
+            return " and ".join(map(in_brackets, texts)) or True
+        return " or ".join(texts) or False
     name = _extra_of(node)
     if name is not None and isinstance(node, ast.Compare):
         return (normalised(name) in extras) == isinstance(node.ops[0], ast.Eq)

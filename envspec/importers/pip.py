@@ -332,7 +332,8 @@ def add_index(  # noqa: PLR0913
         imported.draft.unread_indexes.append(address)
         reason = f"the default index is that of ENVSPEC_DEFAULT_INDEX: set it to {without_credentials(address)}"
         return Verdict(Outcome.TRANSLATED, reason)
-    index = _moved(DraftIndex(address, by, name, names, "links" if is_links else "simple"))
+    form = "links" if is_links else "simple"
+    index = _moved(DraftIndex(address, by, name, names, form))
     _merge(index, imported)
     named = ", ".join(index.packages)
     reason = f"[[pip.index]] for {named}" if named else "[[pip.index]]: its packages are to be named"

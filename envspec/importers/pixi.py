@@ -25,6 +25,7 @@ from envspec.importers.conda_specs import (
     platforms_of,
     python_marker,
     selected,
+    with_channel,
     with_markers,
 )
 from envspec.importers.pip import add_index
@@ -35,7 +36,7 @@ from envspec.importers.types import Clue, Import, Outcome, Source, Unreadable
 from envspec.importers.variables import READ, read_variable
 from envspec.names import normalised
 from envspec.spec.dates import read_as_of
-from envspec.spec.errors import BadValue, KeyPath
+from envspec.spec.errors import BadValue, KeyPath, cut
 
 _WORKSPACES: Final = ("workspace", "project")
 _DEPENDENCIES: Final = ("dependencies", "host-dependencies", "build-dependencies")
@@ -61,6 +62,8 @@ _NOT_READ: Final = {
         (Outcome.TRANSLATED, "it is about the project, not its environment"),
     ),
 }
+#: In characters, of an entry's text.
+_LONGEST: Final = 200
 _UNKNOWN: Final = (Outcome.NOT_UNDERSTOOD, "no key of pixi's manifests that is known")
 
 
@@ -81,10 +84,12 @@ class _Manifest:
     def text(self, *keys: str | int) -> str:
         """A key and its value as they are written, or an item of a list."""
         written = self.file.written(*self.prefix, *keys)
-        return written if isinstance(keys[-1], int) else f"{keys[-1]} = {written}"
+        if isinstance(keys[-1], int):
+            return written
+        return f"{keys[-1]} = {written}"
 
     def add(self, keys: Iterable[str | int], outcome: Outcome, reason: str = "") -> None:
-        self.imported.add(self.at(*keys), _cut(self.text(*keys)), outcome, reason)
+        self.imported.add(self.at(*keys), cut(self.text(*keys), _LONGEST), outcome, reason)
 
     def not_read(self, value: object, keys: tuple[str | int, ...]) -> None:
         """Entries for a table or a key that is not read."""
@@ -97,10 +102,6 @@ class _Manifest:
                 self.add_all(each, (*keys, key), outcome, reason)
         else:
             self.add(keys, outcome, reason)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 200 else f"{text[:199]}\u2026"
 
 
 def read_pixi(path: Path, imported: Import) -> None:
@@ -242,7 +243,7 @@ def _read_conda(manifest: _Manifest, value: object, keys: Keys, platforms: tuple
             reason = "packages by URL, path or repository are not supported: require a package of a channel"
             manifest.add(where, Outcome.REFUSED, reason)
         else:
-            text = _cut(manifest.text(*where))
+            text = cut(manifest.text(*where), _LONGEST)
             add_requirement(manifest.imported, manifest.at(*where), spec, platforms, text)
 
 
@@ -255,24 +256,31 @@ def _entries(manifest: _Manifest, value: object, keys: Keys) -> Iterator[tuple[s
 
 def _match_spec(name: str, value: object) -> str | None:
     """A dependency as a match spec; None if it is from nowhere that a spec can name."""
-    table = value if isinstance(value, dict) else {"version": value}
+    table = _table_with_version(value)
     if not table.keys() <= {*_MATCH_SPEC_KEYS, "channel", "subdir"}:
         return None
-    spec = f"{table['channel']}::{name}" if table.get("channel") else name
+    spec = with_channel(table.get("channel"), name)
     pairs: dict[str, str] = {}
     for key, of_spec in _MATCH_SPEC_KEYS.items():
         if table.get(key, "*") != "*":
             pairs[of_spec] = f"{of_spec}='{table[key]}'"
+    if not pairs:
+        return spec
     if pairs.keys() == {"version"}:
         return f"{spec} {table['version']}"
-    return f"{spec}[{','.join(pairs.values())}]" if pairs else spec
+    return f"{spec}[{','.join(pairs.values())}]"
+
+
+def _table_with_version(value: object) -> dict[str, Any]:
+    """The table of a dependency, which may be written as its version alone."""
+    return dict(value) if isinstance(value, dict) else {"version": value}
 
 
 def _read_pypi(manifest: _Manifest, value: object, keys: Keys, platforms: tuple[str, ...]) -> None:
     folder = manifest.file.path.parent
     for name, each in _entries(manifest, value, keys):
         where = (*keys, name)
-        table = dict(each) if isinstance(each, dict) else {"version": each}
+        table = _table_with_version(each)
         is_editable, index = table.pop("editable", False), table.pop("index", None)
         marker = text_of(table, "env-markers")
         table.pop("env-markers", None)
@@ -318,7 +326,7 @@ def _read_pypi_options(manifest: _Manifest, value: object, keys: Keys, _platform
 def _read_system(manifest: _Manifest, value: object, keys: Keys, _platforms: tuple[str, ...]) -> None:
     for name, each in _entries(manifest, value, keys):
         where, source = (*keys, name), manifest.at(*keys, name)
-        version = str(each.get("version", "") if isinstance(each, dict) else each)
+        version = str(_table_with_version(each).get("version", ""))
         if name == "cuda" and (driver := _driver_of(version)):
             why = f"{driver} is the oldest with CUDA {version}"
             manifest.imported.draft.drivers.append(Clue(driver, source, why))

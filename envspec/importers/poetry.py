@@ -88,8 +88,11 @@ def _read_item(project: Project, name: str, value: Any, path: KeyPath) -> None:
         if marker is None:
             project.note(place, written, "its marker is for other extras: not included")
             continue
+        requirement = item
+        if isinstance(item, Mapping):
+            requirement = {**item, "markers": marker}
         try:
-            text = requirement_of(name, {**item, "markers": marker} if isinstance(item, Mapping) else item)
+            text = requirement_of(name, requirement)
         except BadValue as error:
             whole = f"{name} = {written_value(value)}"
             project.add(place, whole, Verdict(Outcome.REFUSED, f"{error}; {error.hint}"))

@@ -54,9 +54,12 @@ def read_prefix(path: Path, imported: Import) -> None:
 def _config(prefix: Path, imported: Import) -> dict[str, str]:
     """pyvenv.cfg; empty if there is none."""
     path = prefix / "pyvenv.cfg"
-    lines = imported.read(path).splitlines() if path.is_file() else []
-    pairs = (line.partition("=") for line in lines)
-    return {key.strip().lower(): value.strip() for key, _, value in pairs}
+    config: dict[str, str] = {}
+    if path.is_file():
+        for line in imported.read(path).splitlines():
+            key, _, value = line.partition("=")
+            config[key.strip().lower()] = value.strip()
+    return config
 
 
 def _seeds(python: str, config: Mapping[str, str]) -> frozenset[str]:

@@ -195,7 +195,8 @@ def _with_named(project: Project, extras: frozenset[str]) -> frozenset[str]:
     for _ in range(_DEEPEST):
         more = found
         for extra in found:
-            more = more.union(*(_own_extras(project, text) for text in list_of(optional, extra)))
+            for text in list_of(optional, extra):
+                more |= _own_extras(project, text)
         if more == found:
             break
         found = more
@@ -239,7 +240,10 @@ def _read_dynamic(project: Project) -> None:
 def _include_files(project: Project, table: Any, path: KeyPath) -> None:
     """Read the requirements files that a table of setuptools names: one, or a list."""
     named = table_of(table).get("file")
-    for name in [named] if isinstance(named, str) else items_of(named):
+    names = items_of(named)
+    if isinstance(named, str):
+        names = [named]
+    for name in names:
         project.imported.include(project.file.path.parent / str(name), project.file.at(*path), f"file = {name}")
 
 

@@ -147,7 +147,7 @@ def read_poetry_lock(
     packages = _packages(file, lambda table, by: _poetry_package(table, by, imported, named))
     if not _has_project(path, imported):
         _clue_python(file, imported, text_of(file.table("metadata"), "python-versions"))
-        _add_roots([each for each in packages if each.name not in others], path, imported)
+        _add_roots(packages, path, imported, others)
     taken: dict[str, set[tuple[str, str]]] = {}
     for each in packages:
         if each.index and each.index == sources.get(each.name):
@@ -163,7 +163,7 @@ def read_pdm_lock(path: Path, imported: Import, *, extras: Collection[str] = (),
     if not _has_project(path, imported):
         for target in list_of(file.data, "metadata", "targets"):
             _clue_python(file, imported, text_of(target, "requires_python"))
-        _add_roots([each for each in packages if each.name not in others], path, imported)
+        _add_roots(packages, path, imported, others)
     _add(packages, imported, others)
 
 
@@ -300,8 +300,10 @@ def _requires_dist(table: Mapping[str, Any], by: Source, folder: Path, imported:
     for item in list_of(table, "metadata", "requires-dist"):
         name, marker = text_of(item, "name"), text_of(item, "marker")
         text = name + bracketed(texts_of(item, "extras"))
-        address = _address_of(item)
-        text += f" @ {address}" if address else text_of(item, "specifier")
+        if address := _address_of(item):
+            text += f" @ {address}"
+        else:
+            text += text_of(item, "specifier")
         if marker:
             text += f" ; {marker}"
         if "extra ==" in marker:
@@ -314,8 +316,9 @@ def _address_of(item: object) -> str:
     """What follows the `@` of a requirement in a uv.lock; empty if it comes from an index."""
     if git := text_of(item, "git"):
         url, _, query = git.partition("?")
-        commit = query.partition("=")[2]
-        return f"git+{url}@{commit}" if query else f"git+{url}"
+        if query:
+            url += f"@{query.partition('=')[2]}"
+        return f"git+{url}"
     for key in ("url", "editable", "directory", "path"):
         if address := text_of(item, key):
             return address if "://" in address else local_address(address)
@@ -350,7 +353,10 @@ def _poetry_package(
     elif kind == "legacy":
         index = url
     written = table.get("markers", [])
-    markers = _of_extras(list(written.values()) if isinstance(written, Mapping) else [written], extras)
+    texts = [written]
+    if isinstance(written, Mapping):
+        texts = list(written.values())
+    markers = _of_extras(texts, extras)
     return _package(table, by, imported, markers, index, address, is_local=kind in ("directory", "file"))
 
 
@@ -415,15 +421,21 @@ def _package(  # noqa: PLR0913
         return None
     names = list(table_of(table, "dependencies"))
     for each in list_of(table, "dependencies"):
-        # PDM's are requirements.
-        is_text = isinstance(each, str)
-        names.append(re.split(r"[^\w.-]", each, maxsplit=1)[0] if is_text else text_of(each, "name"))
+        if isinstance(each, str):
+            # PDM's are requirements.
+            names.append(re.split(r"[^\w.-]", each, maxsplit=1)[0])
+        else:
+            names.append(text_of(each, "name"))
     requires = tuple(map(normalised, names))
     return LockedPackage(normalised(name), version, by, tuple(_texts(markers)), index, url, requires, is_local)
 
 
-def _add_roots(packages: list[LockedPackage], path: Path, imported: Import) -> None:
-    """Require the packages that no other one requires; all of them if the lock does not say what requires what."""
+def _add_roots(packages: list[LockedPackage], path: Path, imported: Import, others: Set[str] = frozenset()) -> None:
+    """Require the packages that no other one requires; all of them if the lock does not say what requires what.
+
+    others: names of packages that are not taken.
+    """
+    packages = [each for each in packages if each.name not in others]
     by_name: dict[str, LockedPackage] = {}
     for each in packages:
         if not each.is_local and _is_for(Platform.LINUX_64, each, PYTHONS):

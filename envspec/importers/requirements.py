@@ -40,7 +40,9 @@ class _Line(NamedTuple):
     @property
     def name(self) -> str:
         """Of what it requires, normalised; empty for options."""
-        found = None if self.text.startswith("-") else _NAMED.match(self.text)
+        if self.text.startswith("-"):
+            return ""
+        found = _NAMED.match(self.text)
         return normalised(found[1]) if found else ""
 
     @property
@@ -94,7 +96,7 @@ def add_line(
     for each option. folder: that relative paths start from. shown: the line as its entry has it.
     """
     command = _COMMAND.match(text)
-    if not (text.startswith("-") or command):
+    if not text.startswith("-") and not command:
         imported.add(by, shown or text, *add_requirement(text, by, imported, folder, use))
         return
     try:
@@ -259,7 +261,8 @@ def _lines(path: Path, imported: Import) -> list[_Line]:
     first = 0
     for number, line in enumerate([*imported.read(path).splitlines(), ""], 1):
         is_comment = bool(re.match(r"\s*#", line))
-        first = first if parts else number
+        if not parts:
+            first = number
         if line.endswith("\\") and not is_comment:
             parts.append(line.rstrip("\\"))
             continue

@@ -62,7 +62,9 @@ class Imported:
 def moves(draft: Draft, part: Resolution, facts: Facts) -> tuple[tuple[Moved, ...], int]:
     """The packages of the sources that the lock has in another version, or not at all; and how many were compared."""
     wheels = {each.name: each for each in part.packages}
-    provided = {each.name: each.version for package in part.conda for each in package.provides}
+    provided: dict[str, str] = {}
+    for package in part.conda:
+        provided.update({each.name: each.version for each in package.provides})
     conda = {each.name: each for each in part.conda}
     found = [
         *_moved_wheels(draft.versions, wheels, provided, facts, part.target.platform),
@@ -104,8 +106,8 @@ def _why(package: Package | None, before: str, facts: Facts, platform: Platform)
         return package.preferred.why
     old, new = Version(before), Version(package.version)
     if old.public == new.public:
-        variant = facts.default_variant(new.public, platform) if package.file.index == DEFAULT_INDEX else None
-        if variant and variant == old.local:
+        variant = facts.default_variant(new.public, platform)
+        if package.file.index == DEFAULT_INDEX and variant and variant == old.local:
             return f"the default index has the build for {variant} without its label"
         return "the same release, built for another CUDA"
     if package.file.index != DEFAULT_INDEX and not package.uploaded:

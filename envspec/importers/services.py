@@ -79,7 +79,7 @@ def _clues(imported: Import, service: _Service) -> list[Clue]:
 def _required(imported: Import) -> set[str]:
     found: set[str] = set()
     lines = [each.text for each in imported.draft.dependencies]
-    lines += [text for text, _ in imported.draft.conda]
+    lines += imported.draft.match_specs
     for line in lines:
         name = re.split(r"[^\w.-]", line.rpartition("::")[2], maxsplit=1)[0]
         found.add(normalised(name))

@@ -17,7 +17,7 @@ from typing import Final
 
 from envspec.importers.shell_programs import INSTALLERS, OTHERS, read_apt
 from envspec.importers.shell_python import read_project
-from envspec.importers.shell_state import Command, Reader, Shell, split_options
+from envspec.importers.shell_state import Command, Reader, Shell, split_options, values_of
 from envspec.importers.shell_syntax import Expanded, Piece, commands, expand
 from envspec.importers.types import Import, Outcome, Source
 from envspec.importers.variables import INDEXES, READ, gpus_of, ignored, read_variable
@@ -227,7 +227,7 @@ def _inner_script(command: Command, piece: Piece) -> Sequence[tuple[int, str]]:
     if command.words and command.words[0] not in _SHELLS:
         return ()
     given, names = split_options(command.words[1:], {"-o"})
-    if names and any(option == "-c" for option, _ in given):
+    if names and values_of(given, ("-c",)):
         # Its own lines are not known apart: quotes and line ends are gone.
         return [(command.source.line, f"{line}\n") for line in names[0].split("\n")]
     if names or not piece.body or (command.output and not command.words):

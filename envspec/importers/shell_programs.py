@@ -17,7 +17,7 @@ from envspec.importers.shell_python import (
     read_python_version,
     read_setup_py,
 )
-from envspec.importers.shell_state import Clone, Command, Reader, Shell, split_options
+from envspec.importers.shell_state import Clone, Command, Reader, Shell, split_options, values_of
 from envspec.importers.types import Clue, Outcome, Rank
 
 # The system's packages
@@ -85,7 +85,8 @@ def add_system_package(shell: Shell, command: Command, name: str) -> None:
         shell.add(command, Outcome.OUTSIDE, "it is only where the build ran", name)
         return
     for row in APT:
-        if found := re.fullmatch(row.names, plain if not row.outcome.is_lost else name):
+        text = name if row.outcome.is_lost else plain
+        if found := re.fullmatch(row.names, text):
             if found.groupdict().get("major"):
                 add_cuda(f"{found['major']}.{found['minor']}", command.source, shell.imported, name)
                 draft.flavors.append(Clue("devel", command.source, name))
@@ -119,7 +120,7 @@ def read_clone(shell: Shell, command: Command) -> None:
         return
     url = re.sub(r"^git@([^:/]+):", r"ssh://git@\1/", names[0])
     folder = names[1] if len(names) > 1 else re.sub(r"\.git$", "", posixpath.basename(url.rstrip("/")))
-    revision = next((value for option, value in given if option in ("-b", "--branch", "--revision")), "")
+    revision = next(iter(values_of(given, ("-b", "--branch", "--revision"))), "")
     shell.clones[shell.path(folder)] = Clone(url, revision)
     shell.add(command, Outcome.OUTSIDE, f"read where a command names it; an image has no sources of {url}")
 
@@ -127,7 +128,7 @@ def read_clone(shell: Shell, command: Command) -> None:
 def read_checkout(shell: Shell, command: Command) -> None:
     """`git checkout` in a cloned repository."""
     given, names = split_options(command.words, {"-C", "-b"})
-    folder = shell.path(next((value for option, value in given if option == "-C"), "."))
+    folder = shell.path(next(iter(values_of(given, ("-C",))), "."))
     clone = shell.clones.get(folder)
     if clone is None or len(names) < 3:
         shell.add(command, Outcome.OUTSIDE, "not in a repository that was cloned before")

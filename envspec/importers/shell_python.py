@@ -17,7 +17,7 @@ from envspec.importers.conda_specs import add_channel
 from envspec.importers.pip import add_index, add_requirement
 from envspec.importers.pyproject import read_pyproject
 from envspec.importers.requirements import add_line, read_requirements
-from envspec.importers.shell_state import Clone, Command, Selection, Shell, names_of, split_options
+from envspec.importers.shell_state import Clone, Command, Selection, Shell, names_of, split_options, values_of
 from envspec.importers.toml_lines import TomlFile, items_of
 from envspec.importers.types import Outcome, Source
 from envspec.importers.variables import torch_backend
@@ -94,7 +94,8 @@ def read_pip(shell: Shell, command: Command) -> None:
     verb = next(at for at, word in enumerate(command.words) if word in _VERBS)
     given, names = split_options(command.words[verb + 1 :], _VALUED)
     if command.words[:3] == ("uv", "pip", "sync"):
-        given, names = [*given, *(("-r", name) for name in names)], []
+        given += [("-r", name) for name in names]
+        names = []
     environment = _target_of(shell, command, given)
     if shell.is_elsewhere(environment):
         reason = f"{environment} is not {shell.main}, the environment of the image: it needs a spec of its own"
@@ -107,7 +108,7 @@ def read_pip(shell: Shell, command: Command) -> None:
             shell.use_python(command, command.python, f"python{command.python} -m {command.words[0]}")
     before = len(shell.imported.ledger)
     packages = tuple(filter(None, own))
-    extras = frozenset(value for option, value in given if option == "--extra")
+    extras = frozenset(values_of(given, ("--extra",)))
     for option, value in given:
         _read_option(shell, command, option, value, packages, extras)
     for name in names:
@@ -165,7 +166,9 @@ def _read_line(
     elif line == "--index-url" and packages and not PYTORCH_PAGES.match(value) and not _MIRROR.search(value):
         shell.add(command, *add_index(value, command.source, shell.imported, packages=packages), text)
     else:
-        _add(shell, command, f"{line} {shlex.quote(value)}" if value else line)
+        if value:
+            line += f" {shlex.quote(value)}"
+        _add(shell, command, line)
 
 
 def read_pip_config(shell: Shell, command: Command) -> None:
@@ -331,7 +334,7 @@ def read_export_of_project(shell: Shell, command: Command) -> None:
     """`uv export`, `poetry export`: a file that a later command installs."""
     host = shell.host("pyproject.toml")
     given, _ = split_options(command.words[2:], _EXTRAS | _GROUPS | _NO_GROUPS | _OUTPUTS)
-    output = next((value for option, value in given if option in _OUTPUTS), command.output)
+    output = next(iter(values_of(given, _OUTPUTS)), command.output)
     if host is not None and output:
         shell.exports[shell.path(output)] = host, read_selection(shell, command, host)
     shell.add(command, Outcome.OUTSIDE, "read where a command names its file")
@@ -351,8 +354,7 @@ def read_selection(shell: Shell, command: Command, project: Path) -> Selection:
     """The extras and groups that a command installs, those that the tool takes by default among them."""
     given = _known_options(shell, command)
     names = {option for option, _ in given}
-    extras = {name for option, name in given if option in _EXTRAS}
-    groups = {name for option, name in given if option in _GROUPS}
+    extras, groups = {*values_of(given, _EXTRAS)}, {*values_of(given, _GROUPS)}
     if project.suffix == ".toml":
         file = TomlFile(project, shell.imported)
         if "--all-extras" in names:
@@ -362,7 +364,7 @@ def read_selection(shell: Shell, command: Command, project: Path) -> Selection:
         # `poetry export` has the main group alone.
         if command.words[:2] != ("poetry", "export") and names.isdisjoint(_NO_DEFAULTS):
             groups |= default_groups(file, command.words[0])
-    groups -= {name for option, name in given if option in _NO_GROUPS}
+    groups.difference_update(values_of(given, _NO_GROUPS))
     return Selection(frozenset(map(normalised, extras)), frozenset(map(normalised, groups - {"main"})))
 
 
@@ -441,7 +443,7 @@ def read_conda(shell: Shell, command: Command) -> None:
             shell.environments.setdefault(shell.path(value))
     for spec in specs:
         _read_spec(shell, command.source, spec)
-    if command.words[1] == "env" and not any(option in ("-f", "--file") for option, _ in given):
+    if command.words[1] == "env" and not values_of(given, ("-f", "--file")):
         _read_conda_file(shell, command, "environment.yml")
     if len(shell.imported.ledger) == before:
         shell.add(command, Outcome.OUTSIDE, "no packages")

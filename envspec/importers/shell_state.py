@@ -67,8 +67,10 @@ class Command(NamedTuple):
     def python(self) -> str:
         """The series of the Python that runs the command: `3.11` of `python3.11 -m pip`. Empty if it is not named."""
         front = self.whole[: len(self.whole) - len(self.words) + 1]
-        found = (re.search(r"(?:^|/)(?:python|pip)(3\.\d+)$", word) for word in front)
-        return next((each[1] for each in found if each), "")
+        for word in front:
+            if found := re.search(r"(?:^|/)(?:python|pip)(3\.\d+)$", word):
+                return found[1]
+        return ""
 
 
 class Clone(NamedTuple):
@@ -168,7 +170,10 @@ class Shell:
         """The environment that VIRTUAL_ENV or PATH names, else the one that was made last; empty if there is none."""
         path = (self.variables.get("PATH") or "").split(":")
         named = [self.variables.get("VIRTUAL_ENV") or "", *(re.sub(r"/bin/?$", "", each) for each in path)]
-        return next((each for each in named if each in self.environments), next(reversed(self.environments), ""))
+        for each in named:
+            if each in self.environments:
+                return each
+        return next(reversed(self.environments), "")
 
     def clone(self, name: str) -> tuple[Clone, str] | None:
         """The repository that was cloned to a folder in the container, and a path in it; empty for the whole."""
@@ -214,6 +219,13 @@ def split_options(words: Iterable[str], valued: Collection[str]) -> tuple[list[t
             given.append((word[:2], word[2:].removeprefix("=")))
         else:
             for letter in word[1:]:
-                flag = f"-{letter}"
-                given.append((flag, next(remaining, "") if flag in valued else ""))
+                flag, value = f"-{letter}", ""
+                if flag in valued:
+                    value = next(remaining, "")
+                given.append((flag, value))
     return given, others
+
+
+def values_of(given: Iterable[tuple[str, str]], options: Collection[str]) -> list[str]:
+    """The values of some options. given: as `split_options` returns them."""
+    return [value for option, value in given if option in options]

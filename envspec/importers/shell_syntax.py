@@ -74,7 +74,8 @@ def _split(parts: Sequence[tuple[int, str]]) -> Iterator[Piece]:
             if token[0] not in ("!", "time"):
                 before = ""
         elif operator is None and token.lastgroup not in ("blank", "comment"):
-            start = token.start() if start < 0 else start
+            if start < 0:
+                start = token.start()
             end = token.end()
         elif operator is not None:
             if start >= 0:

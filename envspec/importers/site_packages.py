@@ -158,8 +158,7 @@ def _package(found: Distribution, source: Source) -> _Package | None:
     package.installer = _text(folder / "INSTALLER").strip().lower()
     package.is_requested = (folder / "REQUESTED").is_file()
     try:
-        origin = json.loads(_text(folder / "direct_url.json") or "{}")
-        package.origin = origin if isinstance(origin, dict) else {}
+        package.origin = table_of(json.loads(_text(folder / "direct_url.json") or "{}"))
     except (ValueError, RecursionError):
         package.origin = {}
     return package
@@ -189,8 +188,10 @@ def _environment(site: Site, imported: Import) -> dict[str, str]:
     """What markers see; empty if the Python is not known."""
     if not site.python:
         return {}
-    platform = imported.draft.platforms[0].value if imported.draft.platforms else Platform.LINUX_64.value
-    return marker_environment(Target(Platform(platform), Python(site.python, "spec")))
+    platform = Platform.LINUX_64
+    if imported.draft.platforms:
+        platform = Platform(imported.draft.platforms[0].value)
+    return marker_environment(Target(platform, Python(site.python, "spec")))
 
 
 def _read_metadata(package: _Package, environment: Mapping[str, str]) -> None:
@@ -265,7 +266,8 @@ def _add(package: _Package, direct: Collection[str], by: list[str], site: Site, 
     notes += [f"its requirement `{each[:80]}` can't be read" for each in package.unread[:3]]
     if name not in direct:
         if by:
-            notes.append(f"{' and '.join(by[:2])} {'requires' if len(by) == 1 else 'require'} it")
+            verb = "requires" if len(by) == 1 else "require"
+            notes.append(f"{' and '.join(by[:2])} {verb} it")
         else:
             notes.insert(0, f"of the tool that made the environment: add `{name}` to [pip] if code imports it")
         imported.add(package.source, text, Outcome.TRANSLATED, ", ".join(notes))

@@ -91,12 +91,11 @@ class CudaTable:
         known.update(row.package for row in facts.cuda_builds)
         for row in facts.on_torch:
             known.update(row.packages)
-        names |= {conda_name(text) for text, _ in draft.conda}
+        names.update(map(conda_name, draft.match_specs))
         return not names.isdisjoint(known) or self._has_cuda_of_conda()
 
     def _has_cuda_of_conda(self) -> bool:
-        names = [conda_name(text) for text, _ in self._draft.conda]
-        return any(map(_OF_CONDA.fullmatch, names))
+        return any(map(_OF_CONDA.fullmatch, map(conda_name, self._draft.match_specs)))
 
     def _version(self, torch: SpecifierSet) -> str:
         """The CUDA that a source names, if torch has a build for it. Base images come last: their CUDA is often another

@@ -70,8 +70,10 @@ def spec_of(imported: Import, choices: Choices, facts: Facts, folder: Path, now:
     writer = _SpecWriter(imported, choices, facts, folder, now)
     text = "".join(writer.tables())
     note_unused(imported, parse_toml(text))
-    other = text.replace(WITHOUT_CUDA, WITH_CUDA)
-    return SpecDraft(writer.name, text, tuple(writer.decisions), other if other != text else "")
+    with_cuda = text.replace(WITHOUT_CUDA, WITH_CUDA)
+    if with_cuda == text:
+        with_cuda = ""
+    return SpecDraft(writer.name, text, tuple(writer.decisions), with_cuda)
 
 
 def note_unused(imported: Import, spec: Mapping[str, Any]) -> None:
@@ -121,7 +123,7 @@ class _SpecWriter:
         read = self._read(draft.dependencies, read_requirement)
         bounds = [line for _, line in self._read(draft.constraints, read_constraint)]
         constraints = list(dict.fromkeys(line.text for line in bounds))
-        python = self._python(self._torch_bounds([*(line for _, line in read), *bounds]))
+        python = self._python(self._torch_bounds([line for _, line in read] + bounds))
         overrides = Overrides(draft.overrides, platforms, python)
         required = self._required(read, overrides)
         dependencies = [each.text for each in required]
@@ -191,7 +193,10 @@ class _SpecWriter:
             try:
                 found.append((each, read(text)))
             except BadValue as bad:
-                self._refuse(each, f"{bad.found} ({bad.hint})" if bad.hint else bad.found)
+                why = bad.found
+                if bad.hint:
+                    why += f" ({bad.hint})"
+                self._refuse(each, why)
         return found
 
     def _required(
@@ -217,7 +222,9 @@ class _SpecWriter:
 
     def _note_replaced(self, line: DraftRequirement, texts: Sequence[str]) -> None:
         """Say in the ledger what an override made of a requirement of the project."""
-        reason = f"as {', '.join(texts)}, by the overrides" if texts else "removed by the overrides: it applies nowhere"
+        reason = "removed by the overrides: it applies nowhere"
+        if texts:
+            reason = f"as {', '.join(texts)}, by the overrides"
         self._correct(line.source, Outcome.TRANSLATED, reason)
 
     def _refuse(self, line: DraftRequirement | DraftIndex, why: str) -> None:
@@ -346,7 +353,7 @@ class _SpecWriter:
     def _has_conda(self) -> bool:
         """Whether the spec has packages of conda: pip alone is in an environment.yml to install the others."""
         draft = self._draft
-        return bool(draft.conda or draft.channels) and {text for text, _ in draft.conda} != {"pip"}
+        return bool(draft.conda or draft.channels) and {*draft.match_specs} != {"pip"}
 
     def _beside(self, index: DraftIndex) -> list[str]:
         """The names of the requirements in the line of an index, else of its file: those that may come from it."""
@@ -355,8 +362,11 @@ class _SpecWriter:
             name = re.match(r"[\w.-]+(?=\s*(?:[\[<>=!~;(]|$))", each.text)
             if name and normalised(name[0]) not in INDEX_FAMILY:
                 names.setdefault(each.source, []).append(normalised(name[0]))
-        of_file = (name for source, own in names.items() if source.file == index.source.file for name in own)
-        return names.get(index.source) or list(dict.fromkeys(of_file))
+        of_file: dict[str, None] = {}
+        for source, own in names.items():
+            if source.file == index.source.file:
+                of_file.update(dict.fromkeys(own))
+        return names.get(index.source) or list(of_file)
 
     def _conda(self) -> Iterator[str]:
         draft = self._draft
@@ -397,8 +407,10 @@ def _table(name: str, values: Mapping[str, Value], *, is_array: bool = False) ->
         if value is None or value in ((), [], {}):
             continue
         lines.append(f"{key} = {_value(value)}\n")
-    header = f"\n[[{name}]]\n" if is_array else f"\n[{name}]\n"
-    return header + "".join(lines) if lines else ""
+    if not lines:
+        return ""
+    header = f"[[{name}]]" if is_array else f"[{name}]"
+    return f"\n{header}\n{''.join(lines)}"
 
 
 def _commented(text: str) -> str:

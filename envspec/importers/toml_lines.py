@@ -58,7 +58,7 @@ class TomlFile:
 
 def text_of(value: Any, key: str) -> str:
     """A text in a table; empty if there is none."""
-    found = value.get(key) if isinstance(value, Mapping) else None
+    found = table_of(value).get(key)
     return found if isinstance(found, str) else ""
 
 

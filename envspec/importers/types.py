@@ -195,6 +195,11 @@ class Draft:
     #: That a container publishes.
     ports: list[Clue] = field(default_factory=list)
 
+    @property
+    def match_specs(self) -> list[str]:
+        """Those of conda, whatever their platforms."""
+        return [text for text, _ in self.conda]
+
 
 @dataclass(frozen=True, slots=True)
 class Choices:
@@ -251,9 +256,11 @@ class Import:
         A report quotes lines of the sources, and a repository may be someone else's: a link in it must not make the
         report of a CI job show `/proc/self/environ`.
         """
+        folder = source.parent
         if source.is_dir():
+            folder = source
             self.tops.append(source.resolve())
-        self.tops.append(_top(source if source.is_dir() else source.parent))
+        self.tops.append(_top(folder))
 
     def leads_out(self, path: Path) -> bool:
         """Whether a path is that of a link, or behind one, to a file outside of all `tops`."""

@@ -183,7 +183,10 @@ def _read_indexes(project: Project) -> None:
     own = list_of(project.file.data, "tool", "uv", "index")
     known = {text_of(index, "name") for index in own}
     for package, sources in project.used.items():
-        for index in filter(None, (text_of(source, "index") for source in sources)):
+        for source in sources:
+            index = text_of(source, "index")
+            if not index:
+                continue
             owner = project.workspace or project
             if index in known:
                 owner = project

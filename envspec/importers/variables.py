@@ -98,7 +98,8 @@ def read_variable(name: str, value: str, source: Source, text: str, imported: Im
             add_line(f"{INDEXES[name]} {shlex.quote(address)}", source, imported, imported.root)
     elif row := ignored(name):
         is_empty = value.strip("\"'") == ""
-        imported.add(source, text, Outcome.OUTSIDE if is_empty else row.outcome, row.reason)
+        outcome = Outcome.OUTSIDE if is_empty else row.outcome
+        imported.add(source, text, outcome, row.reason)
     else:
         add_variable(imported, source, name, value, text)
 
@@ -132,7 +133,8 @@ def library_path(value: str, source: Source, text: str, imported: Import) -> Non
 def gpus_of(architectures: str, source: Source, text: str, imported: Import) -> None:
     """`8.0;9.0+PTX`, as TORCH_CUDA_ARCH_LIST has it: the GPUs for which the project compiles."""
     found, others = [], []
-    expanded = ";".join(ARCHITECTURES.get(each, each) for each in re.split(r"[;,\s]+", architectures.strip()) if each)
+    names = filter(None, re.split(r"[;,\s]+", architectures))
+    expanded = ";".join(ARCHITECTURES.get(name, name) for name in names)
     for each in expanded.split(";"):
         try:
             found.append(str(ComputeCapability.parse(re.sub(r"[af]?(\+PTX)?$", "", each))))
@@ -140,8 +142,8 @@ def gpus_of(architectures: str, source: Source, text: str, imported: Import) -> 
             others.append(each)
     imported.draft.gpus += [Clue(each, source, "TORCH_CUDA_ARCH_LIST") for each in dict.fromkeys(found)]
     if others:
-        names = ", ".join(repr(each) for each in others)
-        imported.add(source, text, Outcome.NOT_UNDERSTOOD, f"no compute capability: {names}")
+        listed = ", ".join(map(repr, others))
+        imported.add(source, text, Outcome.NOT_UNDERSTOOD, f"no compute capability: {listed}")
     else:
         imported.add(source, text, Outcome.TRANSLATED, f"[cuda] gpus: {', '.join(dict.fromkeys(found))}")
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
 from envspec.importers.types import Import, Unreadable
+from envspec.spec.errors import cut
 
 #: Lists and mappings within each other.
 MAX_DEPTH: Final = 32
@@ -49,12 +51,13 @@ class Value:
     def shown(self, limit: int = 200) -> str:
         """The value in one line, as YAML's flow style has it."""
         if self.keys:
-            text = f"{{{', '.join(f'{key}: {value.shown(limit)}' for key, value in [*self.keys.items()][:20])}}}"
+            pairs = [f"{key}: {value.shown(limit)}" for key, value in islice(self.keys.items(), 20)]
+            text = f"{{{', '.join(pairs)}}}"
         elif self.items:
             text = f"[{', '.join(item.shown(limit) for item in self.items[:20])}]"
         else:
             text = " ".join(self.text.split())
-        return text if len(text) <= limit else f"{text[: limit - 1]}\u2026"
+        return cut(text, limit)
 
 
 def read_yaml(path: Path, imported: Import) -> Value:

@@ -15,11 +15,13 @@ from envspec.errors import EnvspecError
 
 def quoted(text: str, limit: int = 80) -> str:
     """`text` in quotes, on one line, cut to `limit`, without credentials and characters that steer a terminal."""
-    text = credentials.shown(text)
-    if len(text) > limit:
-        text = text[: limit - 1] + "\u2026"
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    escaped = cut(credentials.shown(text), limit).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{"".join(map(_visible, escaped))}"'
+
+
+def cut(text: str, limit: int) -> str:
+    """`text`, or its beginning and an ellipsis, with `limit` characters."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}\u2026"
 
 
 def _visible(character: str) -> str:
