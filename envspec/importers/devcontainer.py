@@ -34,7 +34,6 @@ _COMMENT: Final = re.compile(rf"{_STRING}|//[^\n]*|/\*(?:[^*]|\*(?!/))*(?:\*/|\Z
 _TOKEN: Final = re.compile(rf"(?P<string>{_STRING})|(?P<trailing>,(?=\s*[}}\]]))|\t")
 _VARIABLE: Final = re.compile(r"\$\{[^}]*\}")
 
-
 _VERSION: Final = re.compile(r"(:[^/:@]*)?(@.*)?$")
 #: Keys that add no package.
 _OTHERS: Final = names_of(

@@ -33,7 +33,6 @@ _PLATFORMS: Final = {"linux/amd64": Platform.LINUX_64, "linux/arm64": Platform.L
 #: Of files that a pattern in COPY matches.
 _MOST_MATCHES: Final = 100
 
-
 #: Instructions that concern containers, not environments. Their reasons may name the instruction's `value`.
 NOTES: Final = {
     **dict.fromkeys(("CMD", "ENTRYPOINT"), "the image's start command is its base's: `envspec run LOCK -- {value}`"),

@@ -280,7 +280,6 @@ _OPTIONS: Final = {
     "use-feature": Verdict(Outcome.REFUSED, "it is a feature of pip's own"),
 }
 
-
 #: Options without a value.
 _FLAGS: Final = frozenset(
     {"pre", "prefer-binary", "require-hashes", "no-index", "no-deps", "no-dependencies", "no-build-isolation"}

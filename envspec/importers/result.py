@@ -36,9 +36,12 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What `init` did. text: of the spec. lock: the folder of its lock, None if it was not locked. moved: None then.
+    """What `init` did.
 
-    error: why it could not be locked, or not be compared. with_cuda: see `SpecDraft`.
+    text: of the spec.
+    lock: the folder of its lock; None if it was not locked, and `moved` as well.
+    error: why it could not be locked, or not be compared.
+    with_cuda: see `SpecDraft`.
     """
 
     name: str

@@ -66,23 +66,14 @@ _OTHERS: Final = names_of(
     --no-python-version-warning --require-virtualenv --no-color --no-progress --native-tls --offline --refresh --strict
     --exact --dry-run --no-config --active --no-sync --frozen --locked --inexact --no-clean"""
 )
-_FLAGS: Final = frozenset(
-    {
-        "--pre",
-        "--no-index",
-        "--prefer-binary",
-        "--require-hashes",
-        "--no-deps",
-        "--no-dependencies",
-        "--no-build-isolation",
-    }
+_FLAGS: Final = names_of(
+    "--pre --no-index --prefer-binary --require-hashes --no-deps --no-dependencies --no-build-isolation"
 )
 _VALUED: Final = (_LINES.keys() - _FLAGS) | _REFUSED.keys() | _OTHERS_WITH_VALUE
 #: Packages that install packages: envspec does that itself.
 INSTALLERS: Final = frozenset(
     {"pip", "wheel", "uv", "poetry", "pipenv", "pipx", "virtualenv", "pdm", "conda", "pip-tools"}
 )
-
 
 #: Addresses of mirrors of the default index.
 _MIRROR: Final = re.compile(r"/pypi/|//pypi\.")
@@ -341,7 +332,6 @@ def read_export_of_project(shell: Shell, command: Command) -> None:
 
 
 _OUTPUTS: Final = frozenset({"-o", "--output", "--output-file"})
-
 
 #: Options of uv and Poetry that take names; Poetry's take several, separated by commas or blanks.
 _EXTRAS: Final = frozenset({"--extra", "--extras", "-E"})

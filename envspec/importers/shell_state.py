@@ -16,7 +16,6 @@ _MOST_COPIES: Final = 20
 #: Source: Linux, PATH_MAX.
 _LONGEST_PATH: Final = 4096
 
-
 #: Variables that name an environment's folder.
 _FOLDERS: Final = (
     *("VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT", "PYTHONUSERBASE", "CONDA_PREFIX", "CONDA_DIR", "MAMBA_ROOT_PREFIX"),

@@ -25,7 +25,6 @@ MAX_SOURCE_BYTES: Final = 32 << 20
 #: Of a text in the ledger, in characters: a line can be as long as its file.
 _LONGEST: Final = 1000
 
-
 #: A value of `Draft.cudas`: a source says that the environment is for the CPU.
 CPU: Final = "cpu"
 
@@ -227,10 +226,12 @@ class Unreadable(UsageError):
 class Import:
     """One run of the importers: draft and ledger of all sources, and the files that were read.
 
-    root: the folder from which messages name files. find: the importer of a file, for those that include others.
-    extras, groups: that the user names, of every project that is read. target: the stage of Dockerfiles. tops: links
-    that lead out of all of these folders are not read: see `allow`. platforms: those that the user chose; empty: the
-    sources decide.
+    root: the folder from which messages name files.
+    find: the importer of a file, for those that include others.
+    extras, groups: that the user names, of every project that is read.
+    target: the stage of Dockerfiles.
+    tops: links that lead out of all of these folders are not read: see `allow`.
+    platforms: those that the user chose; empty: the sources decide.
     """
 
     root: Path

@@ -239,13 +239,8 @@ def _joined(verdicts: list[Verdict]) -> Verdict:
 
 #: Keys of [tool.uv] that have entries of their own.
 _READ: Final = (
-    "dev-dependencies",
-    "constraint-dependencies",
-    "override-dependencies",
-    "exclude-dependencies",
-    "sources",
-    "index",
-    "environments",
+    *("dev-dependencies", "constraint-dependencies", "override-dependencies", "exclude-dependencies"),
+    *("sources", "index", "environments"),
 )
 _NO_EFFECT: Final = Verdict(Outcome.TRANSLATED, "a setting of uv's own, which does not decide what is installed")
 _BUILDS: Final = Verdict(Outcome.REFUSED, "what a package's build imports is [build.NAME] requires")

@@ -30,7 +30,6 @@ ARCHITECTURES: Final = {
     "Hopper": "9.0+PTX",
 }
 
-
 #: Variables of pip and uv that name indexes -> the same option of a requirements file; blanks separate several.
 INDEXES: Final = {
     **dict.fromkeys(("PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX"), "--index-url"),

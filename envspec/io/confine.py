@@ -77,9 +77,12 @@ class NoConfinement(UnfitMachine):
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """bubblewrap: the program. reads: files and folders, each at its own path.
+    """What confined code can reach.
 
-    folder: writable, and the working folder; None: only an empty /tmp. links: path -> target.
+    bubblewrap: the program.
+    reads: files and folders, each at its own path.
+    folder: writable, and the working folder; None: only an empty /tmp.
+    links: path -> target.
     """
 
     bubblewrap: str

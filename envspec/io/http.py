@@ -432,9 +432,10 @@ async def open_http(
 ) -> AsyncIterator[Http]:
     """An `Http` whose connections are kept alive and shared until the context ends.
 
-    environ: names the CA bundle, the proxies and changes to `timeouts`; netrc is never read: a lock must not depend on
-    it. credentials: by origin (`https://host`, `https://host:8443`), sent to that origin only. per_host: connections
-    to one host at a time. on_retry: called with one line for every retry.
+    environ: names the CA bundle, the proxies and changes to `timeouts`. netrc is not read: locks must not depend on it.
+    credentials: by origin (`https://host`, `https://host:8443`), sent to that origin only.
+    per_host: connections to one host at a time.
+    on_retry: called with one line for every retry.
 
     Raises:
         UsageError: the environment names a CA bundle or a proxy that cannot be used.

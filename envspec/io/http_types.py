@@ -94,7 +94,6 @@ _LOGIN: Final[Mapping[bool | None, tuple[str, str]]] = {
     None: (" (a login is needed, or the login is wrong)", _IN_URL),
 }
 
-
 _STATUS: Final[Mapping[int, tuple[str, str]]] = {
     403: (" (forbidden)", "the credentials for this host don't allow it, or the host blocks this machine"),
     404: (" (not found)", "check the spelling, and that the URL belongs to the server that has it"),
@@ -203,9 +202,12 @@ class Credential:
 class Timeouts:
     """Time limits in seconds, and how often to try.
 
-    connect_s: a connection with its TLS. stall_s: until the next byte. total_s: a whole response in memory (downloads
-    have no such limit). attempts: tries in all for transient errors; a stalled server gets two. backoff_s: the first
-    pause, doubled each time. retry_after_s: the longest `Retry-After` to wait for.
+    connect_s: a connection with its TLS.
+    stall_s: until the next byte.
+    total_s: a whole response in memory; downloads have no such limit.
+    attempts: tries in all for transient errors; a stalled server gets two.
+    backoff_s: the first pause, doubled each time.
+    retry_after_s: the longest `Retry-After` to wait for.
     """
 
     connect_s: float = 15.0
@@ -262,9 +264,12 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A whole response. url: after redirects, without credentials. headers: case-insensitive.
+    """A whole response.
 
-    gzipped: the body as it was sent, if that was with gzip. with_login: whether the request had a login.
+    url: after redirects, without credentials.
+    headers: case-insensitive.
+    gzipped: the body as it was sent, if that was with gzip.
+    with_login: whether the request had a login.
     """
 
     url: str

@@ -24,7 +24,6 @@ _ONE_PYTHON: Final = re.compile(
     r"|>=(?P<least>3\.\d+)(?:\.0)?,<3\.(?P<next>\d+)"
 )
 
-
 #: The folder of specs, whose project is the folder above.
 _SPECS: Final = "specs"
 

@@ -47,10 +47,11 @@ KeyPath = tuple[str | int, ...]
 
 
 class Problem(NamedTuple):
-    """One problem of a spec.
+    """One problem of a spec; without line and key, of the whole file.
 
-    where: the file as the user named it. line: counted from 1. key: dotted, such as `pip.dependencies[3]`.
-    Without line and key, it is a problem of the whole file.
+    where: the file as the user named it.
+    line: counted from 1.
+    key: dotted, such as `pip.dependencies[3]`.
     """
 
     where: str
@@ -91,9 +92,10 @@ class SpecError(EnvspecError):
         """With the first problem's place, and with all problems."""
         found = [each.as_document() for each in self.problems]
         first = found[0]
-        message = first["message"] if len(found) == 1 else self._count
-        whole = {**super().as_document(), "message": message, "where": first["where"], "problems": found}
-        return {**whole, "hint": first["hint"]}
+        whole = {**super().as_document(), **first, "problems": found}
+        if len(found) > 1:
+            whole["message"] = self._count
+        return whole
 
 
 class BadValue(ValueError):

@@ -93,7 +93,6 @@ _KEYS: Final[Mapping[str, tuple[str, Any]]] = {
     "channel": ("The conda channel of the build (default: the project's own wheels).", "conda-forge"),
 }
 
-
 #: Examples of keys that are of another kind in this table.
 _EXAMPLES: Final[Mapping[tuple[type[FactRow], str], Any]] = {
     (rows.CudaBuildRow, "cudnn"): 9,
@@ -155,7 +154,6 @@ _FORMS: Final[Mapping[str, f.OfText]] = {
     "format": _form("links|simple", "links"),
     "arch_form": _form(r"8\.0|80", "8.0"),
 }
-
 
 #: Tables inside a row, by the key's name: the form of their keys and values.
 _INNER: Final[Mapping[str, Any]] = {

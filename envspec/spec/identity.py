@@ -162,9 +162,9 @@ def find_spec(argument: str, cwd: Path) -> Path:
     # A lock is named as one when it is read.
     is_path = argument.endswith((".toml", "envspec.lock")) or "/" in argument or "\\" in argument or argument == "."
     path = cwd / argument if is_path else cwd / _FOLDER / f"{argument}.toml"
-    if is_path and "\0" not in argument and (path / PYPROJECT).is_file():
+    if is_path and (path / PYPROJECT).is_file():
         path /= PYPROJECT
-    if "\0" not in argument and path.is_file():
+    if path.is_file():
         if path.suffix != ".toml" or path.name == PYPROJECT:
             _refuse_other(path, cwd)
         return path
@@ -259,11 +259,11 @@ def _no_spec(argument: str, path: Path, cwd: Path, *, is_path: bool) -> UsageErr
     # Imported here: `lock --check` has a small budget, and rarely comes here.
     from envspec.spec.errors import nearest, quoted
 
-    if "\0" not in argument and (cwd / argument / _LOCK).is_file():
+    if (cwd / argument / _LOCK).is_file():
         return _is_lock(cwd / argument, cwd)
-    if not is_path and "\0" not in argument and (cwd / argument).is_file():
+    if not is_path and (cwd / argument).is_file():
         _refuse_other(cwd / argument, cwd)
-    if is_path and "\0" not in argument and path.is_dir():
+    if is_path and path.is_dir():
         hint = "name a `.toml` file"
         if specs := _specs_in(path):
             hint = f"name a file, such as {Path(argument) / specs[0]}.toml"

@@ -35,7 +35,11 @@ _STRINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """line: of the key, or of the item, counted from 1. start, end: the value's span in the text; a header's own."""
+    """Where a value is written.
+
+    line: of the key, or of the item, counted from 1.
+    start, end: the value's span in the text; a header's own.
+    """
 
     line: int
     start: int

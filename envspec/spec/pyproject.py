@@ -43,8 +43,11 @@ class Place(NamedTuple):
 
 
 class WholeSpec(NamedTuple):
-    """document: the spec with the lines of `dependencies_from` behind its own. lines: where these are written, and what
-    else is not the spec's own, by their paths in the document. problems: of what is no such line.
+    """A spec with what it takes from other files.
+
+    document: with the lines of `dependencies_from` behind the spec's own.
+    lines: where these are written, and what else is not the spec's own, by their paths in the document.
+    problems: of what is no such line.
     """
 
     document: dict[str, Any]

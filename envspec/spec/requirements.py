@@ -27,7 +27,10 @@ _LEADING_OUT: Final = re.compile(r"^/|\\|(?:^|/)(?:\.\.|\.git)(?:/|$)", re.IGNOR
 
 @dataclass(frozen=True, slots=True)
 class GitAddress:
-    """A folder in a repository. url: for git, may have credentials. ref: a branch, tag or commit; empty: the default.
+    """A folder in a repository.
+
+    url: for git, may have credentials.
+    ref: a branch, tag or commit; empty: the default.
     subdirectory: the project's folder in it; empty: the top.
     """
 
@@ -91,7 +94,8 @@ class Requirement:
     """One requirement of the spec.
 
     text: as the spec has it, outer blanks removed; may hold credentials, see `without_credentials`.
-    name: normalised (PEP 503). specifier: empty for anything but `RequirementKind.NAME`.
+    name: normalised (PEP 503).
+    specifier: empty for anything but `RequirementKind.NAME`.
     url: of a wheel, an sdist or a git repository, or the path of a local project; without its fragment, None for names.
     sha256: what the spec demands of the file, by `#sha256=`.
     wheel_version: what the file name of a wheel says.

@@ -23,7 +23,6 @@ MACOS: Final = (14, 0)
 
 _SPEC: Final = "the spec"
 
-
 #: How CPython on a platform describes itself, in PEP 508's words.
 _MACHINES: Final = {
     platform: {"os_name": os, "sys_platform": sys, "platform_system": system, "platform_machine": machine}

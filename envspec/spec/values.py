@@ -136,7 +136,6 @@ ListOf = Annotated[tuple[T, ...], BeforeValidator(_as_tuple)]
 # Source: OCI distribution specification 1.1, "Pulling manifests", <name>.
 _ENV_NAME: Final = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 
-
 #: A variant's, after the environment's and a `-`.
 VARIANT: Final = r"[a-z0-9]+(?:[._-][a-z0-9]+)*"
 
