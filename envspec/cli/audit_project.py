@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envspec.cli import output
-from envspec.cli.inspect import DIFFERENT, driver_version
+from envspec.cli.inspect import driver_version, exit_code_of
 from envspec.cli.options import OFFLINE, PLATFORMS, context_of, platform_option
 from envspec.cli.output import Result, in_formats
 from envspec.errors import UsageError
@@ -70,4 +70,4 @@ def command(
         Path(), sources, gpus, driver_version(driver), platform or Platform.LINUX_64, python, tuple(ignored)
     )
     report = audit_project(request, context_of({"offline": offline}))
-    return in_formats(AUDIT, report, DIFFERENT if report.count(Severity.ERROR) else 0)
+    return in_formats(AUDIT, report, exit_code_of(is_different=report.count(Severity.ERROR) > 0))

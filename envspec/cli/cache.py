@@ -79,8 +79,8 @@ def prune(kinds: Sequence[str], older_than: str | None, max_size: str | None, dr
     cache = _cache()
     found = remove(
         cache,
-        older_than=_age(age) if age else None,
-        max_bytes=_bytes(max_size) if max_size else None,
+        older_than=_age(age),
+        max_bytes=_bytes(max_size),
         kinds=kinds,
         now=datetime.now(timezone.utc),
         dry_run=dry_run,
@@ -156,23 +156,29 @@ def _table(found: CacheUsage) -> Iterator[str]:
         if each.shared_bytes:
             description += f" ({size(each.shared_bytes)} shared with environments)"
         rows.append((each.kind, size(each.size_bytes), count, description))
-    kind_width = max((len(row[0]) for row in rows), default=0)
-    size_width = max((len(row[1]) for row in rows), default=0)
-    count_width = max((len(row[2]) for row in rows), default=0)
+    kind_width = size_width = count_width = 0
+    for kind, amount, count, _ in rows:
+        kind_width = max(kind_width, len(kind))
+        size_width = max(size_width, len(amount))
+        count_width = max(count_width, len(count))
     for kind, amount, count, description in rows:
         yield f"  {kind:<{kind_width}}  {amount:>{size_width}}  {count:>{count_width}}  {description}"
     if len(rows) > 1:
         yield f"  {'all':<{kind_width}}  {size(found.size_bytes):>{size_width}}"
 
 
-def _age(text: str) -> timedelta:
+def _age(text: str | None) -> timedelta | None:
+    if not text:
+        return None
     found = re.fullmatch(r"(\d{1,6})\s*([hdw])", text.strip().lower())
     if not found:
         raise UsageError(f"--older-than {text}: not an age", hint="write hours, days or weeks: 12h, 30d, 2w")
     return timedelta(hours=int(found[1]) * _HOURS[found[2]])
 
 
-def _bytes(text: str) -> int:
+def _bytes(text: str | None) -> int | None:
+    if not text:
+        return None
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", text.strip().lower())
     if not found:
         raise UsageError(f"--max-size {text}: not a size", hint="write it as 500MB or 20GB")

@@ -160,9 +160,12 @@ def command(lock: str | None, report: Path | None, **chosen: Any) -> Result:
     baseline = read(chosen["baseline"]) if chosen["baseline"] else None
     if report is not None:
         check_writable(report)
-    with TerminalReporter(Path(lock).name if lock else "the stack") as reporter:
+    name, locked, digest = "the stack", None, ""
+    if lock:
+        name = Path(lock).name
+        locked, digest = read_with_digest(find_lock(lock, Path()))
+    with TerminalReporter(name) as reporter:
         observer = Observer(reporter.check, lambda partial: _write(partial, report), baseline)
-        locked, digest = read_with_digest(find_lock(lock, Path())) if lock else (None, "")
         if chosen["compare_with"]:
             selection = replace(selection, as_if=read_with_digest(find_lock(chosen["compare_with"], Path())))
         context = context_of(chosen, reporter)
@@ -183,8 +186,9 @@ def command(lock: str | None, report: Path | None, **chosen: Any) -> Result:
 def _write(found: Receipt, report: Path | None) -> None:
     from envspec.report import write_receipt
 
-    for path in write_receipt(found, report) if report else ():
-        output.info(f"wrote {path}")
+    if report is not None:
+        for path in write_receipt(found, report):
+            output.info(f"wrote {path}")
 
 
 def _error(found: Receipt, report: Path | None) -> EnvspecError:
@@ -192,7 +196,9 @@ def _error(found: Receipt, report: Path | None) -> EnvspecError:
     from envspec.receipts.model import Verdict
 
     more = len(found.reasons) - _REASONS
-    reasons = "; ".join([*found.reasons[:_REASONS], *([f"and {more} more"] if more > 0 else [])])
+    reasons = "; ".join(found.reasons[:_REASONS])
+    if more > 0:
+        reasons += f"; and {more} more"
     if found.verdict is Verdict.FAILED:
         return Failed(f"{found.subject}: conformance failed: {reasons}", hint=_hint(found, report))
     if not found.summary.question:
@@ -213,7 +219,7 @@ def _location(chosen: Mapping[str, Any]) -> SuiteLocation:
         chosen["image"],
         parse_gpus(chosen["gpus"]),
         not chosen["no_compile_bytecode"],
-        tuple(mount_of(text) for text in chosen["mounts"]),
+        tuple(map(mount_of, chosen["mounts"])),
         variables_of(chosen["env"]),
     )
 
@@ -228,11 +234,14 @@ def selection_of(chosen: Mapping[str, Any]) -> SuiteSelection:
         burn_s, limit_factor = burn_of(chosen["burn"]), factor_of(chosen["limit_factor"])
     except BadOption as error:
         raise UsageError(str(error), hint=error.hint) from error
+    nodes = Nodes()
+    if "rendezvous" in chosen:
+        nodes = Nodes(chosen["nodes"], chosen["node_rank"], chosen["rendezvous"])
     return SuiteSelection(
         device=chosen["device"],
         checks=chosen["checks"],
         world_size=world_size,
-        nodes=Nodes(chosen["nodes"], chosen["node_rank"], chosen["rendezvous"]) if "rendezvous" in chosen else Nodes(),
+        nodes=nodes,
         limits=limits,
         limit_factor=limit_factor,
         burn_s=burn_s,

@@ -83,7 +83,8 @@ class _Run(click.Command):
         if rest and rest[0] != "--":
             further = self._options_in(ctx, rest[1:])
             command = rest[1 + further :]
-            command = command[1:] if command[:1] == ["--"] else command
+            if command[:1] == ["--"]:
+                command = command[1:]
             args = [*args[:own], *rest[1 : 1 + further], "--", rest[0], *command]
         return super().parse_args(ctx, args)
 
@@ -94,7 +95,9 @@ class _Run(click.Command):
         found, _, _ = parser.parse_args(list(args))
         # What click has for missing arguments differs from release to release.
         words = found.get("words")
-        own = len(args) - isinstance(found.get("lock"), str) - (len(words) if isinstance(words, (tuple, list)) else 0)
+        own = len(args) - isinstance(found.get("lock"), str)
+        if isinstance(words, (tuple, list)):
+            own -= len(words)
         return own - (args[own - 1 : own] == ["--"])
 
 
@@ -161,24 +164,28 @@ def _request(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams
     from envspec.operations.container import ContainerOptions, ContainerRequest, StartMode, Terminal, parse_gpus
 
     tty = _is_our_terminal(streams)
-    env = variables_of(chosen["env"])
+    env, kind = variables_of(chosen["env"]), Terminal.PIPES
     if tty:
+        kind = Terminal.TTY
         env = (*((name, os.environ[name]) for name in ("TERM", "COLORTERM") if os.environ.get(name)), *env)
     options = ContainerOptions(
         command=tuple(command),
         start=StartMode.SERVICES if chosen["services"] else StartMode.COMMAND,
         gpus=parse_gpus(chosen["gpus"]),
-        mounts=tuple(mount_of(text) for text in chosen["mounts"]),
-        ports=tuple(_port(text) for text in chosen["ports"]),
+        mounts=tuple(map(mount_of, chosen["mounts"])),
+        ports=tuple(map(_port, chosen["ports"])),
         env=env,
-        shm_bytes=_bytes(chosen["shm_size"]) if chosen["shm_size"] else None,
+        shm_bytes=_bytes(chosen["shm_size"]),
         network=chosen["network"],
-        terminal=Terminal.TTY if tty else Terminal.PIPES,
+        terminal=kind,
         stdin=tty or (streams.stdin is not None and not terminal.is_terminal(sys.stdin)),
     )
+    work = chosen["work"] or Path()
+    if chosen["no_work"]:
+        work = None
     return ContainerRequest(
         options,
-        work=None if chosen["no_work"] else (chosen["work"] or Path()),
+        work=work,
         caches=not chosen["no_cache"],
         platform=chosen["platform"],
         bytecode=not chosen["no_compile_bytecode"],
@@ -220,7 +227,9 @@ def _port(text: str) -> Port:
     return Port(port.container, port.host, found["address"].strip("[]"))
 
 
-def _bytes(text: str) -> int:
+def _bytes(text: str | None) -> int | None:
+    if not text:
+        return None
     found = re.fullmatch(r"(\d+)([kmgt]?)b?", text.strip().lower())
     if not found or not int(found[1]):
         raise UsageError(f"--shm-size {text}: not a size", hint="--shm-size 16g")

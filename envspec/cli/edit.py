@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from envspec.cli import output
-from envspec.cli.lock import LOCKING, directory_of, lock_together, targets_of
+from envspec.cli.lock import LOCKING, directory_of, lock_together, result_of, targets_of
 from envspec.cli.options import combined
 from envspec.cli.output import Result, plain
 from envspec.errors import UsageError
@@ -54,8 +54,9 @@ def add(words: tuple[str, ...], where: str | None, folder: Path | None, upgrade:
 
     path, packages = _spec_and_packages(words)
     edited = add(path, packages, _list(where), _now())
-    names = tuple(each.name for each, _ in edited.edits) if upgrade else ()
-    return _done(path, edited, folder, {**chosen, "upgrade_package": names})
+    if upgrade:
+        chosen["upgrade_package"] = [each.name for each, _ in edited.edits]
+    return _done(path, edited, folder, chosen)
 
 
 @click.command()
@@ -111,42 +112,43 @@ def _spec_and_packages(words: Sequence[str]) -> tuple[Path, Sequence[str]]:
 
 def _done(path: Path, edited: EditedSpec, folder: Path | None, chosen: Mapping[str, Any]) -> Result:
     is_dry = bool(chosen["dry_run"])
-    document: dict[str, object] = {
-        **({"dry_run": True} if is_dry else {}),
-        "spec": str(path),
-        "edits": [{**each._asdict(), "list": str(listed)} for each, listed in edited.edits],
-    }
+    document: dict[str, object] = {}
+    if is_dry:
+        document["dry_run"] = True
+    document["spec"] = str(path)
+    document["edits"] = [{**each._asdict(), "list": str(listed)} for each, listed in edited.edits]
     if not edited.edits:
         output.info(f"{path}: nothing changed")
-        return plain(lambda: {**document, "locks": []}, ())
+        return result_of((), document)
     if chosen["no_lock"]:
+        lines = []
         if not is_dry:
             from envspec.io.files import replace_user_file
 
             replace_user_file(path, edited.text.encode())
+            lines = [str(path)]
         _report(path, edited, is_dry=is_dry)
-        return plain(lambda: {**document, "locks": []}, () if is_dry else [str(path)])
+        return plain(lambda: {**document, "locks": []}, lines)
     targets = targets_of(path, directory_of(path, folder, 1))
     done = lock_together(targets, {**_UNUSED, **chosen}, len(targets), edited.text)
-    exit_code = next((each.exit_code for each in done if each.exit_code), 0)
-    if not exit_code:
+    result = result_of(done, document)
+    if not result.exit_code:
         _report(path, edited, is_dry=is_dry)
-    return plain(
-        lambda: {**document, "locks": [each.document for each in done]},
-        [line for each in done for line in each.lines],
-        exit_code,
-    )
+    return result
 
 
 def _report(path: Path, edited: EditedSpec, *, is_dry: bool) -> None:
     """Print what was done to the spec."""
+    replaced, added, removed = "replaced", "added", "removed"
+    if is_dry:
+        replaced, added, removed = "would replace", "would add", "would remove"
     for (_, old, new), listed in edited.edits:
         if old and new:
-            what = f'{"would replace" if is_dry else "replaced"} "{old}" by "{new}" in'
+            what = f'{replaced} "{old}" by "{new}" in'
         elif new:
-            what = f'{"would add" if is_dry else "added"} "{new}" to'
+            what = f'{added} "{new}" to'
         else:
-            what = f'{"would remove" if is_dry else "removed"} "{old}" from'
+            what = f'{removed} "{old}" from'
         output.info(f"{path}: {what} {listed}")
     if any(listed.path[0] == "project" for _, listed in edited.edits):
         for name in _OTHER_LOCKS:

@@ -150,9 +150,12 @@ def _lines(result: VerifyResult) -> Iterator[str]:
 def _counted(counts: VerifyCounts) -> str:
     from envspec.context import counted
 
-    held = [counted(counts.packages, "package")] if counts.packages else []
-    held += [counted(counts.conda, "conda package")] if counts.conda else []
-    files = f"{counts.files:,} files ({counts.size_bytes / 1e9:.1f} GB)"
+    held = []
+    if counts.packages:
+        held.append(counted(counts.packages, "package"))
+    if counts.conda:
+        held.append(counted(counts.conda, "conda package"))
+    held.append(f"{counts.files:,} files ({counts.size_bytes / 1e9:.1f} GB)")
     notes = []
     if counts.against_record:
         of = counted(counts.against_record, "package")
@@ -175,7 +178,8 @@ def _counted(counts: VerifyCounts) -> str:
         notes.append(f"{number} not compared: Python checks their times (--strict compares them)")
     if counts.bytecode_other_python:
         notes.append(f"{counts.bytecode_other_python:,} bytecode files of another Python not checked")
-    return ", ".join([*held, files]) + (f" ({'; '.join(notes)})" if notes else "")
+    text = ", ".join(held)
+    return f"{text} ({'; '.join(notes)})" if notes else text
 
 
 def _drifted(result: VerifyResult, environment: Path, folder: Path, locked: Lock, platform: Platform) -> Drifted:

@@ -54,13 +54,16 @@ def command(
     from envspec.operations.export import ExportOptions, destination, export, write
 
     locked, form = read_lock_of(lock), output.SETTINGS.form
-    target = destination(path, form, locked.name) if path else None
+    target, folder = None, Path()
+    if path is not None:
+        target = destination(path, form, locked.name)
+        folder = target.parent
     with TerminalReporter(locked.name) as reporter:
         exported = export(
             locked,
             ExportOptions(form, platform, image, without_conda),
             context_of(chosen, reporter, usual_jobs=8),
-            target.parent if target else Path(),
+            folder,
         )
     if exported.missing:
         output.warn(f"{locked.name}: {form} has no place for: {'; '.join(exported.missing)}")

@@ -107,8 +107,9 @@ def _report(folder: Path, to: Path | None) -> Result:
     from envspec.report.fleet import headline
 
     found = read_fleet(folder)
-    for path in write_fleet(found, to) if to else ():
-        output.info(f"wrote {path}")
+    if to is not None:
+        for path in write_fleet(found, to):
+            output.info(f"wrote {path}")
     errors = {Verdict.FAILED: Failed, Verdict.NOT_KNOWN: NotTested}
     error = None
     if found.verdict in errors:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from envspec.cli import output
+from envspec.cli.inspect import exit_code_of
 from envspec.cli.options import (
     DRY_RUN,
     IMAGE_PLATFORMS,
@@ -161,7 +162,7 @@ def diff(first: str, second: str, platform: Platform | None, mirrors: Sequence[s
     with TerminalReporter("image diff") as reporter:
         context = context_of({"mirrors": mirrors}, reporter)
         found = image_diff.diff(first, second, platform or this_platform(), context)
-    return in_formats(IMAGE_DIFF, found, 10 if found.is_changed else 0)
+    return in_formats(IMAGE_DIFF, found, exit_code_of(is_different=found.is_changed))
 
 
 @command.command("mirror")
@@ -198,9 +199,10 @@ def _request(lock: str, context: Context, chosen: Mapping[str, Any]) -> ImageReq
 
 def _warn_of_secrets(paths: Sequence[str]) -> None:
     names = ", ".join(paths[:_MOST_NAMED])
-    more = f" and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else ""
+    if len(paths) > _MOST_NAMED:
+        names += f" and {len(paths) - _MOST_NAMED} more"
     output.warn(
-        f"[image] copy puts {names}{more} into the image, which everybody who has the image can read: "
+        f"[image] copy puts {names} into the image, which everybody who has the image can read: "
         "copy folders without secrets, and set these at the start: `envspec run --env NAME`"
     )
 
@@ -235,11 +237,14 @@ def _ids(
     """
     from envspec.operations.image_cache import pushed_name
 
-    name = pushed_name(pushed, digest) if pushed else None
-    if name:
+    name = None
+    if pushed:
+        name = pushed_name(pushed, digest)
         output.info(f"pushed: {name}")
     images = [{"platform": platform, "id": identity} for platform, identity in rows]
-    lines = [f"{identity}  {platform}" for platform, identity in rows] if len(rows) > 1 else [rows[0][1]]
+    lines = [rows[0][1]]
+    if len(rows) > 1:
+        lines = [f"{identity}  {platform}" for platform, identity in rows]
     document: dict[str, object] = {"images": images, "digest": digest, "pushed": name}
     if secrets is not None:
         document["secret_files"] = list(secrets)
@@ -264,13 +269,14 @@ def _plan(request: ImageRequest, chosen: Mapping[str, Any], secrets: Sequence[st
         "layout": chosen["layout"] and str(chosen["layout"]),
     }
     lines = [f"would build {options.lock.name} for {', '.join(platforms)}"]
-    built = cached.ids if cached else ()
-    lines += [f"image {identity}  {platform}, built before" for platform, identity in built]
+    images = []
+    for platform, identity in cached.ids if cached else ():
+        lines.append(f"image {identity}  {platform}, built before")
+        images.append({"platform": platform, "id": identity})
     if missing:
         lines.append(f"would fetch {counted(len(missing), 'wheel')} ({size(fetched)})")
     verbs = {"push": "push", "load": "load", "output": "write", "layout": "write"}
     lines += [f"would {verbs[option]} {target}" for option, target in targets.items() if target]
-    images = [{"platform": platform, "id": identity} for platform, identity in built]
     document = {
         "dry_run": True,
         "platforms": platforms,

@@ -66,7 +66,11 @@ def diff(old: str, new: str) -> Result:
     from envspec.operations.inspect import diff
 
     found = diff(old, new)
-    return in_formats(LOCK_DIFF, found, 0 if found.is_empty else DIFFERENT)
+    return in_formats(LOCK_DIFF, found, exit_code_of(is_different=not found.is_empty))
+
+
+def exit_code_of(*, is_different: bool) -> int:
+    return DIFFERENT if is_different else 0
 
 
 @click.command()
@@ -109,8 +113,10 @@ def fit(
 
 def _advice(more: tuple[str, ...], gpus: tuple[str, ...]) -> str:
     if gpus:
-        every = " ".join(f"--gpu {name!r}" if " " in name else f"--gpu {name}" for name in (*gpus, *more))
-        return f"each GPU needs its own option: {every}"
+        hint = "each GPU needs its own option:"
+        for name in (*gpus, *more):
+            hint += f" --gpu {name!r}" if " " in name else f" --gpu {name}"
+        return hint
     return "name a GPU by --gpu, a driver by --driver"
 
 
@@ -145,13 +151,11 @@ def doctor() -> Result:
     with waiting("checking this machine"):
         findings = examine_machine(os.environ)
     width = terminal.width() if terminal.is_terminal(sys.stdout) else None
-    is_missing = any(finding.state is FindingState.MISSING for finding in findings)
-    return plain(
-        lambda: {"findings": findings},
-        [render_text(findings, width)],
-        UnfitMachine.exit_code if is_missing else 0,
-        write=terminal.answer_states,
-    )
+    exit_code = 0
+    if any(finding.state is FindingState.MISSING for finding in findings):
+        exit_code = UnfitMachine.exit_code
+    text = render_text(findings, width)
+    return plain(lambda: {"findings": findings}, [text], exit_code, write=terminal.answer_states)
 
 
 @click.command()
@@ -175,23 +179,25 @@ def config() -> Result:
     settings = read_settings(os.environ)
     settings.check()
     rows, path = settings.rows(), settings.path
+    lines = [f"file: {path}"]
+    if not path.is_file():
+        lines[0] += " (does not exist)"
     keys, values = max(len(row.setting.key) for row in rows), max(len(row.value) for row in rows)
-    missing = "" if path.is_file() else " (does not exist)"
-    lines = [f"{row.setting.key:<{keys}}  {row.value:<{values}}  {row.source}" for row in rows]
-    found = [
-        {"key": each.key, "value": value, "source": source, "variable": each.variable, "description": each.what}
-        for each, value, source in rows
-    ]
+    found = []
+    for each, value, source in rows:
+        lines.append(f"{each.key:<{keys}}  {value:<{values}}  {source}")
+        found.append(
+            {"key": each.key, "value": value, "source": source, "variable": each.variable, "description": each.what}
+        )
     others = settings.other_variables()
-    document = {
-        "file": str(path),
-        "exists": path.is_file(),
-        "settings": found,
-        "variables": [{"variable": name, "value": value, "description": what} for name, value, what in others],
-    }
     if others:
-        lines += ["other variables that are set:", *(f"  {name}={value}" for name, value, _ in others)]
-    return plain(lambda: document, [f"file: {path}{missing}", *lines])
+        lines.append("other variables that are set:")
+    variables = []
+    for name, value, what in others:
+        lines.append(f"  {name}={value}")
+        variables.append({"variable": name, "value": value, "description": what})
+    document = {"file": str(path), "exists": path.is_file(), "settings": found, "variables": variables}
+    return plain(lambda: document, lines)
 
 
 @click.command()
@@ -224,7 +230,7 @@ def receipts(receipts: tuple[Path, ...], path: Path | None) -> Result | int:
     if len(receipts) < 2:
         raise UsageError("one receipt can't be compared", hint="name two receipts or more")
     found = compare(list(zip(_names(receipts), map(read, receipts), strict=True)))
-    result = in_formats(COMPARISON, found, DIFFERENT if found.differs else 0)
+    result = in_formats(COMPARISON, found, exit_code_of(is_different=found.differs))
     if path is None:
         return result
     _write(path, COMPARISON.render(output.SETTINGS.form, found))
@@ -233,10 +239,23 @@ def receipts(receipts: tuple[Path, ...], path: Path | None) -> Result | int:
 
 def _names(paths: Sequence[Path]) -> list[str]:
     """Names of receipts: their folder or file, or the whole path if that is not unique."""
-    short = [path.parent.name if path.name == "receipt.json" and path.parent.name else path.name for path in paths]
-    names = [name if short.count(name) == 1 else str(path) for name, path in zip(short, paths, strict=True)]
+    short = list(map(_short_name, paths))
+    names = list(short)
+    for number, path in enumerate(paths):
+        if short.count(short[number]) > 1:
+            names[number] = str(path)
     # The same file twice needs two names as well.
-    return [f"{name} ({number})" if names.count(name) > 1 else name for number, name in enumerate(names, 1)]
+    unique = list(names)
+    for number, name in enumerate(names):
+        if names.count(name) > 1:
+            unique[number] = f"{name} ({number + 1})"
+    return unique
+
+
+def _short_name(path: Path) -> str:
+    if path.name == "receipt.json":
+        return path.parent.name or path.name
+    return path.name
 
 
 def _write(path: Path, text: str) -> None:

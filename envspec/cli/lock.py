@@ -142,7 +142,10 @@ def command(specs: tuple[str, ...], folder: Path | None, **chosen: Any) -> Resul
             done += _of_spec(path, folder, len(paths), chosen)
         except EnvspecError as error:
             done.append(_failed({"spec": str(path)}, error, len(paths)))
-    return _result(done, chosen)
+    document = {}
+    if chosen["dry_run"]:
+        document["dry_run"] = True
+    return result_of(done, document)
 
 
 def _of_spec(path: Path, folder: Path | None, specs: int, chosen: Mapping[str, Any]) -> list[Done]:
@@ -226,7 +229,8 @@ class Done:
 def _done(target: Target, act: Callable[[], Done], count: int) -> Done:
     """Do it also for the locks after one that fails."""
     about: dict[str, object] = {"spec": str(target.path), "directory": str(target.directory)}
-    about |= {"variant": target.variant} if target.variant else {}
+    if target.variant:
+        about["variant"] = target.variant
     try:
         found = act()
     except EnvspecError as error:
@@ -263,7 +267,7 @@ def lock_together(
     errors = {at: each for at, each in enumerate(found) if isinstance(each, EnvspecError)}
     previews: list[Done] = []
     if not errors and (chosen["dry_run"] or text is not None):
-        previews = [_preview(request, each) for request, each in zip(requests, made, strict=True)]
+        previews = list(map(_preview, requests, made))
     changed: list[tuple[Path, ...]] = []
     if not errors and not chosen["dry_run"]:
         try:
@@ -288,22 +292,21 @@ def lock_together(
 
 
 def _with_diff(written: Done, previewed: Done) -> Done:
-    diff = previewed.lines[:-1]
-    return replace(
-        written,
-        document={**written.document, "diff": previewed.document["diff"]},
-        lines=[*diff, *([""] if diff else []), *written.lines],
-    )
+    lines = list(previewed.lines[:-1])
+    if lines:
+        lines.append("")
+    document = {**written.document, "diff": previewed.document["diff"]}
+    return replace(written, document=document, lines=[*lines, *written.lines])
 
 
-def _result(done: Sequence[Done], chosen: Mapping[str, Any]) -> Result:
-    """All specs together. The first failure's exit code."""
-    mode: dict[str, object] = {"dry_run": True} if chosen["dry_run"] else {}
-    return plain(
-        lambda: {**mode, "locks": [each.document for each in done]},
-        (line for each in done for line in each.lines),
-        next((each.exit_code for each in done if each.exit_code), 0),
-    )
+def result_of(done: Sequence[Done], document: Mapping[str, object]) -> Result:
+    """All specs together, with the first failure's exit code. document: of what precedes the locks."""
+    exit_code = 0
+    lines: list[str] = []
+    for each in done:
+        exit_code = exit_code or each.exit_code
+        lines += each.lines
+    return plain(lambda: {**document, "locks": [each.document for each in done]}, lines, exit_code)
 
 
 def _one_of(named: tuple[str, ...], engines: Iterable[str]) -> str:
@@ -331,17 +334,19 @@ def _check(target: Target) -> Done:
 
 
 def _stale_done(reasons: Sequence[Reason], path: Path) -> Done:
-    found = [
-        {
-            "why": reason.why.value,
-            "code": reason.why.code,
-            "text": reason.text,
-            "hint": _hint(reason, path),
-            "fields": [each._asdict() for each in reason.fields],
-        }
-        for reason in reasons
-    ]
-    return Done({"fresh": not reasons, "reasons": found}, exit_code=StaleLock.exit_code if reasons else 0)
+    found, exit_code = [], 0
+    for reason in reasons:
+        exit_code = StaleLock.exit_code
+        found.append(
+            {
+                "why": reason.why.value,
+                "code": reason.why.code,
+                "text": reason.text,
+                "hint": _hint(reason, path),
+                "fields": [each._asdict() for each in reason.fields],
+            }
+        )
+    return Done({"fresh": not reasons, "reasons": found}, exit_code=exit_code)
 
 
 def _stale(path: Path, directory: Path, variant: str) -> Sequence[Reason]:
@@ -375,7 +380,8 @@ def _existing_cache() -> Path | None:
 
     with suppress(EnvspecError):
         environ = read_settings(os.environ).environ
-        return cache_root(environ) if cache_path(environ).is_dir() else None
+        if cache_path(environ).is_dir():
+            return cache_root(environ)
     return None
 
 
@@ -417,14 +423,17 @@ def _preview(request: LockRequest, made: Compiled) -> Done:
 
     found = preview(request, made)
     paths, diff = list(map(str, found.changed)), found.diff
-    document = {"changed": paths, "diff": None if diff is None else json.loads(LOCK_DIFF.render("json", diff))}
     if diff is None:
-        return Done(document, [f"{request.directory}: would lock {counted(found.packages, 'package')}"])
+        line = f"{request.directory}: would lock {counted(found.packages, 'package')}"
+        return Done({"changed": paths, "diff": None}, [line])
+    document = {"changed": paths, "diff": json.loads(LOCK_DIFF.render("json", diff))}
     if not paths:
         return Done(document, [f"{request.directory}: nothing would change"])
-    text = LOCK_DIFF.render("text", diff, terminal.width()) if not diff.is_empty else ""
-    files = f"{request.directory}: would write {counted(len(paths), 'file')}"
-    return Done(document, [*text.rstrip("\n").splitlines(), files])
+    lines = []
+    if not diff.is_empty:
+        lines = LOCK_DIFF.render("text", diff, terminal.width()).rstrip("\n").splitlines()
+    lines.append(f"{request.directory}: would write {counted(len(paths), 'file')}")
+    return Done(document, lines)
 
 
 def _verify(request: LockRequest, chosen: Mapping[str, Any]) -> Done:
@@ -453,15 +462,13 @@ def _verify(request: LockRequest, chosen: Mapping[str, Any]) -> Done:
     elif not reasons:
         but = " except for what is not verified" if verified.unverified else ""
         output.info(f"{directory}: verified{but}: equal to a new resolution as of {verified.at}")
-    document = {
-        **checked.document,
-        "as_of": verified.at,
-        "differences": [each._asdict() for each in verified.differences],
-        "unverified": verified.unverified,
-    }
-    failed = bool(checked.exit_code or verified.differences)
-    lines = [f"{directory}: {each}" for each in verified.differences]
-    return Done(document, lines, StaleLock.exit_code if failed else 0)
+    exit_code, lines, differences = checked.exit_code, [], []
+    for each in verified.differences:
+        exit_code = StaleLock.exit_code
+        lines.append(f"{directory}: {each}")
+        differences.append(each._asdict())
+    document = {**checked.document, "as_of": verified.at, "differences": differences, "unverified": verified.unverified}
+    return Done(document, lines, exit_code)
 
 
 def _label(request: LockRequest) -> str:

@@ -75,8 +75,10 @@ class _Lazy(click.Group):
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             from difflib import get_close_matches
 
-            near = get_close_matches(args[0], COMMANDS, n=1)
-            ctx.fail(f"no such command {args[0]!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            message = f"no such command {args[0]!r}"
+            if near := get_close_matches(args[0], COMMANDS, n=1):
+                message += f"; did you mean {near[0]!r}?"
+            ctx.fail(message)
         return super().resolve_command(ctx, args)
 
 

@@ -154,8 +154,10 @@ def variables_of(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
         name, equals, value = text.partition("=")
         if not name:
             raise UsageError(f"--env {text}: the variable has no name", hint="--env NAME=VALUE")
-        if equals or name in os.environ:
-            found.append((name, value if equals else os.environ[name]))
+        if equals:
+            found.append((name, value))
+        elif name in os.environ:
+            found.append((name, os.environ[name]))
     return tuple(found)
 
 

@@ -52,7 +52,8 @@ class OutputSettings:
     def read_ahead(self, words: Sequence[str]) -> None:
         """From a command line with a mistake, whose options were not parsed."""
         pairs = set(itertools.pairwise(words))
-        self.form = "json" if "--format=json" in words or ("--format", "json") in pairs else self.form
+        if "--format=json" in words or ("--format", "json") in pairs:
+            self.form = "json"
         self.debug = self.debug or "--debug" in words
 
 
@@ -129,7 +130,9 @@ def output(
         @wraps(function)
         def command(*args: Any, **chosen: Any) -> int:
             result: Result | int = function(*args, **chosen)
-            return result if isinstance(result, int) else show(result)
+            if isinstance(result, int):
+                return result
+            return show(result)
 
         return form(messages(cast("_F", command)))
 
@@ -177,8 +180,10 @@ def show(result: Result) -> int:
         if not result.sealed:
             text = _with_messages(text, result.error)
         terminal.answer_json(text)
+    elif SETTINGS.form == "text":
+        result.write(text)
     else:
-        (result.write if SETTINGS.form == "text" else terminal.answer)(text)
+        terminal.answer(text)
     SETTINGS.answered = True
     if result.error is None:
         return result.exit_code
@@ -234,7 +239,9 @@ def fail(error: EnvspecError, text: str | None = None) -> int:
 def report_error(error: EnvspecError, subject: str = "") -> None:
     """An error as text, with the command that explains it. subject: what failed, if the command does several things."""
     text = error.text(error.details) if SETTINGS.debug else str(error)
-    terminal.report_error(f"{subject}: {text}" if subject else text)
+    if subject:
+        text = f"{subject}: {text}"
+    terminal.report_error(text)
     refer_to(error.code)
 
 

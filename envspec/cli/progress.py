@@ -70,7 +70,9 @@ class TerminalReporter:
                 self._rows[key] = self._live.add_task(visible(text), total=None, count="")
         done, total, count = 0, 0, ""
         if step is not None and (step.done or step.bytes_done):
-            done, total = (step.bytes_done, step.bytes_total) if step.bytes_total else (step.done, step.total)
+            done, total = step.done, step.total
+            if step.bytes_total:
+                done, total = step.bytes_done, step.bytes_total
             count = _count(step)
         elif step is not None:
             # Some stages never report how far they are (uv's).
@@ -97,12 +99,14 @@ class TerminalReporter:
         if not event.status:
             self._show_only("check", f"{self._name}: {event.check}")
             return
-        reason = event.reason.splitlines()[0][:_REASON] if event.reason else ""
+        line = f"  {event.check:<12} {event.seconds:6.1f} s"
+        if reason := "".join(event.reason.splitlines()[:1])[:_REASON]:
+            line += f"  {reason}"
         word = event.status.ljust(_WORD)
         if terminal.wants_colours(sys.stderr):
             word = f"{_COLOURS.get(event.status, '')}{word}{_PLAIN}"
         if output.SETTINGS.quiet < output.QUIET:
-            terminal.report(f"  {event.check:<12} {event.seconds:6.1f} s{'  ' + reason if reason else ''}", lead=word)
+            terminal.report(line, lead=word)
 
 
 def _started() -> Progress:

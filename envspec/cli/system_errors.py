@@ -81,4 +81,7 @@ def _found(error: BaseException) -> Iterator[SystemFault]:
     for each in error_chain(error):
         if isinstance(each, OSError) and each.errno is not None:
             yield SystemFault(each.errno, str(each.filename or ""))
-        yield from system_faults(f"{each} {each.details}" if isinstance(each, EnvspecError) else str(each))
+        text = str(each)
+        if isinstance(each, EnvspecError):
+            text += f" {each.details}"
+        yield from system_faults(text)

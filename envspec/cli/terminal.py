@@ -143,12 +143,16 @@ def _is_utf8(stream: TextIO | None) -> bool:
 
 def report_error(text: str) -> None:
     """`error: ...` on stderr, its first word in red if stderr wants colours."""
-    report(f" {text}", lead=f"{_RED}error:{_PLAIN}" if wants_colours(sys.stderr) else "error:")
+    report(f" {text}", lead=_coloured("error:", _RED))
 
 
 def report_warning(text: str) -> None:
     """`warning: ...` on stderr, its first word in yellow if stderr wants colours."""
-    report(f" {text}", lead=f"{_STATES['warning']}warning:{_PLAIN}" if wants_colours(sys.stderr) else "warning:")
+    report(f" {text}", lead=_coloured("warning:", _STATES["warning"]))
+
+
+def _coloured(word: str, colour: str) -> str:
+    return f"{colour}{word}{_PLAIN}" if wants_colours(sys.stderr) else word
 
 
 def report(line: str, *, lead: str = "") -> None:
