@@ -204,8 +204,11 @@ def _changed_projects(lock: Mapping[str, Any], folder: Path) -> Iterator[tuple[s
     """
     from envspec.io.files import local_path, tree_sha256
 
-    packages = [package for part in lock.get("resolution", ()) for package in part.get("package", ())]
-    local = {package["name"]: package["file"]["url"] for package in packages if package["file"]["index"] == "local"}
+    local = {}
+    for part in lock.get("resolution", ()):
+        for package in part.get("package", ()):
+            if package["file"]["index"] == "local":
+                local[package["name"]] = package["file"]["url"]
     for name, url in local.items():
         address, _, sha256 = url.partition("#sha256=")
         path = local_path(address, folder)

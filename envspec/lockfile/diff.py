@@ -19,6 +19,7 @@ from envspec.lockfile.diff_packages import (
     Detail,
     Move,
     attributes,
+    by_name,
     conda_changes,
     grouped,
     is_replaced_wheel,
@@ -83,7 +84,7 @@ def _digest_on(image: BaseImage, platform: Platform) -> str | None:
 
 
 def _replaced_conda(old: Resolution, new: Resolution) -> Iterator[tuple[CondaPackage, tuple[Detail, ...]]]:
-    olds = {each.name: each for each in old.conda}
+    olds = by_name(old.conda)
     for after in new.conda:
         before = olds.get(after.name)
         if before and (before.version, before.build) == (after.version, after.build):
@@ -93,7 +94,7 @@ def _replaced_conda(old: Resolution, new: Resolution) -> Iterator[tuple[CondaPac
 
 
 def _replaced_wheels(old: Resolution, new: Resolution) -> Iterator[tuple[str, Package, tuple[Detail, ...]]]:
-    olds = {each.name: each for each in old.packages}
+    olds = by_name(old.packages)
     for after in new.packages:
         before = olds.get(after.name)
         if before is None or before.version != after.version:
@@ -141,7 +142,9 @@ def diff_locks(old: Lock, new: Lock) -> LockDiff:
         for decision in all_decisions(lock)
         for platform in (decision.platform, None)
     }
-    replaced = [each for platform in both for each in _replaced_files(old, new, olds[platform], news[platform])]
+    replaced: list[_ReplacedFile] = []
+    for platform in both:
+        replaced += _replaced_files(old, new, olds[platform], news[platform])
     before, after = _environment(old, new, both), _environment(new, old, both)
     for each in replaced:
         before.pop((each.value, each.platform), None)
@@ -194,8 +197,7 @@ def _environment(lock: Lock, other: Lock, both: Sequence[Platform]) -> _Values:
     if {lock.image, other.image} != {ImageSettings()}:
         _add_settings(add, lock.image)
     _add_builds(add, lock, other)
-    for (name, platform), value in _pip_values(lock).items():
-        add(name, value, platform)
+    _add_pip(add, lock)
     _add_times(add, lock)
     _add_gpu_code(add, lock)
     return found
@@ -258,7 +260,8 @@ def _add_settings(add: _Add, image: ImageSettings) -> None:
     add("image.workdir", image.workdir)
     add("image.compiler", image.compiler)
     add("image.apt", " ".join(image.apt))
-    add("image.snapshot", time_text(image.snapshot) if image.snapshot else None)
+    if image.snapshot:
+        add("image.snapshot", time_text(image.snapshot))
     add("image.undated", " ".join(image.undated))
     for name, text in image.env:
         # On one line, and not mistaken for nothing.
@@ -266,7 +269,9 @@ def _add_settings(add: _Add, image: ImageSettings) -> None:
         add(f"image.env.{name}", text if is_plain else string(text))
     add("image.project", image.project)
     add("image.copy", " ".join(map(_path_text, image.copy)))
-    services = (":".join(filter(None, (each.name, str(each.port), each.logdir))) for each in image.services)
+    services = []
+    for service in image.services:
+        services.append(":".join(filter(None, (service.name, str(service.port), service.logdir))))
     add("image.services", " ".join(services))
 
 
@@ -283,7 +288,9 @@ def _add_builds(add: _Add, lock: Lock, other: Lock) -> None:
     made = {layer.platform for layer in other.system}
     for layer in lock.system:
         add("system_layer", layer.diff_id, layer.platform)
-        for package in layer.packages if layer.platform in made else ():
+        if layer.platform not in made:
+            continue
+        for package in layer.packages:
             name, _, version = package.partition("=")
             add(f"system_layer.{name}", version, layer.platform)
     for image in lock.images:
@@ -316,15 +323,17 @@ def _add_gpu_code(add: _Add, lock: Lock) -> None:
         add(f"cpu_build.{build.package}", build.version, build.platform)
 
 
-def _pip_values(lock: Lock) -> _Values:
+def _add_pip(add: _Add, lock: Lock) -> None:
     """The spec's indexes and overrides."""
-    indexes: _Values = {
-        (f"index.{index.name}", None): " ".join(
-            [index.url, *index.packages, *(["undated"] if index.undated else []), *filter(None, [index.format])]
-        )
-        for index in lock.indexes
-    }
-    return indexes | {(f"override.{each.name}", None): str(each) for each in lock.overrides}
+    for index in lock.indexes:
+        words = [index.url, *index.packages]
+        if index.undated:
+            words.append("undated")
+        if index.format:
+            words.append(index.format)
+        add(f"index.{index.name}", " ".join(words))
+    for override in lock.overrides:
+        add(f"override.{override.name}", str(override))
 
 
 def _decided(lock: Lock, both: Sequence[Platform]) -> _Values:
@@ -399,8 +408,10 @@ def _candidates(path: str) -> list[str]:
     given = path.rstrip("/")
     if PurePosixPath(given).name == LOCK_FILE:
         return [given]
-    under_locks = [] if "/" in given else [f"{LOCKS}/{given}/{LOCK_FILE}"]
-    return [f"{given}/{LOCK_FILE}", *under_locks]
+    candidates = [f"{given}/{LOCK_FILE}"]
+    if "/" not in given:
+        candidates.append(f"{LOCKS}/{given}/{LOCK_FILE}")
+    return candidates
 
 
 def _git_error(error: subprocess.CalledProcessError) -> str:

@@ -74,7 +74,9 @@ def grouped(changes: Iterable[tuple[Platform | None, Change]]) -> tuple[Change, 
     """Equal changes of several platforms as one, in the order of the first ones. None: of no platform."""
     platforms: dict[Change, list[Platform]] = {}
     for platform, change in changes:
-        platforms.setdefault(change, []).extend([platform] if platform else [])
+        found = platforms.setdefault(change, [])
+        if platform:
+            found.append(platform)
     return tuple(replace(change, platforms=tuple(found)) for change, found in platforms.items())
 
 
@@ -89,16 +91,20 @@ def package_changes(olds: Resolutions, news: Resolutions, both: Sequence[Platfor
             return None
         return Change(new.name, old.version, new.version, Move.FILE, details=details)
 
-    return _changes({p: (olds[p].packages, news[p].packages) for p in both}, change)
+    return _changes({p: (by_name(olds[p].packages), by_name(news[p].packages)) for p in both}, change)
 
 
 def conda_changes(olds: Resolutions, news: Resolutions, both: Sequence[Platform]) -> tuple[Change, ...]:
     """The conda packages that differ on the platforms of both locks, by name."""
-    return _changes({p: (olds[p].conda, news[p].conda) for p in both}, _conda_change)
+    return _changes({p: (by_name(olds[p].conda), by_name(news[p].conda)) for p in both}, _conda_change)
+
+
+def by_name(packages: Iterable[_Pinned]) -> dict[str, _Pinned]:
+    return {each.name: each for each in packages}
 
 
 def _changes(
-    pinned: Mapping[Platform, tuple[Iterable[_Pinned], Iterable[_Pinned]]],
+    pinned: Mapping[Platform, tuple[Mapping[str, _Pinned], Mapping[str, _Pinned]]],
     change_of: Callable[[_Pinned, _Pinned, Platform], Change | None],
 ) -> tuple[Change, ...]:
     """The changes of each platform, by name.
@@ -108,10 +114,8 @@ def _changes(
 
     def changes() -> Iterator[tuple[Platform, Change]]:
         for platform, (olds, news) in pinned.items():
-            before = {each.name: each for each in olds}
-            after = {each.name: each for each in news}
-            for name in before.keys() | after.keys():
-                old, new = before.get(name), after.get(name)
+            for name in olds.keys() | news.keys():
+                old, new = olds.get(name), news.get(name)
                 if old and new:
                     change = change_of(old, new, platform)
                 elif old:
@@ -146,20 +150,20 @@ def is_replaced_wheel(old: Package, new: Package, before: Target, after: Target)
 
     Another Python, glibc or macOS takes another wheel of the same release, from the same place.
     """
-    files = ((each.file.index, each.file.filename, each.file.url, each.file.sha256) for each in (old, new))
-    if old.version != new.version or len(set(files)) == 1:
+    was, now = old.file, new.file
+    if old.version != new.version or not attributes(was, now, "index", "filename", "url", "sha256"):
         return False
-    targets = ((each.python.series, each.glibc, each.macos) for each in (before, after))
-    order = ((each.file.index, origin_of(each.file.url or "")) for each in (old, new))
-    return len(set(targets)) == 1 or len(set(order)) > 1 or old.file.filename == new.file.filename
+    is_same_target = before.python.series == after.python.series and not attributes(before, after, "glibc", "macos")
+    is_same_place = was.index == now.index and origin_of(was.url or "") == origin_of(now.url or "")
+    return is_same_target or not is_same_place or was.filename == now.filename
 
 
 def _conda_change(old: CondaPackage, new: CondaPackage, _: Platform) -> Change | None:
-    requirements = [
-        _without_shared(name, getattr(old, name), getattr(new, name))
-        for name in ("depends", "constrains")
-        if sorted(getattr(old, name)) != sorted(getattr(new, name))
-    ]
+    requirements = []
+    for name in ("depends", "constrains"):
+        before, after = getattr(old, name), getattr(new, name)
+        if sorted(before) != sorted(after):
+            requirements.append(_without_shared(name, before, after))
     changed = ["channel"]
     if old.version != new.version:
         move = _conda_direction(old.version, new.version)
@@ -215,8 +219,10 @@ def without_retagged(changes: Sequence[Change]) -> tuple[tuple[Change, ...], tup
     groups: dict[tuple[str, str, tuple[Platform, ...]], list[Detail]] = {}
     for (old, new, name, version), platforms in retagged.items():
         groups.setdefault((old, new, platforms), []).append(Detail(name, version, version))
-    found = (Change("", old, new, platforms=where, details=tuple(each)) for (old, new, where), each in groups.items())
-    return tuple(rest), tuple(found)
+    of_tags = []
+    for (old, new, platforms), details in groups.items():
+        of_tags.append(Change("", old, new, platforms=platforms, details=tuple(details)))
+    return tuple(rest), tuple(of_tags)
 
 
 def _tags(change: Change) -> tuple[str, str] | None:

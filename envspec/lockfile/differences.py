@@ -38,8 +38,8 @@ class Difference(NamedTuple):
     resolved: str
 
     def __str__(self) -> str:
-        where = "".join(f"{each}: " for each in (self.platform, self.package) if each)
-        return f"{where}{self.what}: locked {self.locked}, resolved {self.resolved}"
+        where = [*filter(None, (self.platform, self.package)), self.what]
+        return f"{': '.join(where)}: locked {self.locked}, resolved {self.resolved}"
 
 
 def folder_differences(
@@ -54,8 +54,9 @@ def folder_differences(
     rows: list[Difference] = []
     if document != made[LOCK_FILE]:
         _, resolved = verify_checksum(made[LOCK_FILE], LOCK_FILE)
+        old, new = documents.parse_toml(body.decode()), documents.parse_toml(resolved.decode())
         # The hashes of the other files are compared with the files themselves.
-        old, new = ({**documents.parse_toml(each.decode()), "files": None} for each in (body, resolved))
+        old["files"] = new["files"] = None
         rows += _differences(old, new, (), ("", ""))
         rows = rows or [Difference("", "", LOCK_FILE, *SAME_VALUES)]
     for name in sorted({*head.files, *made, *others} - {LOCK_FILE}):
@@ -90,24 +91,32 @@ def _differences(old: object, new: object, path: Sequence[str], where: tuple[str
         for name in sorted({*olds, *news}):
             before, after = olds.get(name), news.get(name)
             inner = _where(path, before or after or {}, where)
-            below = path[:-1] if inner != where else (*path, *name)
+            # What belongs to a package of its own has a path within it.
+            below = (*path, *name) if inner == where else ()
             if before is None or after is None:
-                yield Difference(*inner, ".".join(below) or path[-1], _whole(before), _whole(after))
+                what = ".".join(below or path[:-1]) or path[-1]
+                yield Difference(*inner, what, _whole(before), _whole(after))
             else:
-                yield from _differences(before, after, () if inner != where else below, inner)
+                yield from _differences(before, after, below, inner)
         return
     yield Difference(*where, ".".join(path), _shown(old), _shown(new))
 
 
 def _named(value: object) -> dict[tuple[str, ...], dict[str, Any]] | None:
     """Tables of an array by what names them; None where the value is none, or two have one name."""
-    tables = [] if value is None else value
-    if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
+    if value is None:
+        return {}
+    if not isinstance(value, list):
         return None
-    found = {}
-    for each in tables:
-        found[tuple(each[key] for key in _NAMES if isinstance(each.get(key), str))] = each
-    return found if len(found) == len(tables) else None
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    for each in value:
+        if not isinstance(each, dict):
+            return None
+        name = tuple(each[key] for key in _NAMES if isinstance(each.get(key), str))
+        if name in found:
+            return None
+        found[name] = each
+    return found
 
 
 def _where(path: Sequence[str], table: Mapping[str, Any], where: tuple[str, str]) -> tuple[str, str]:
@@ -128,4 +137,6 @@ def _shown(value: object) -> str:
     if value is None:
         return _NONE
     text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
-    return text if text and re.fullmatch(r"[^\x00-\x1f\x7f]*", text) else json.dumps(text)
+    if re.fullmatch(r"[^\x00-\x1f\x7f]+", text):
+        return text
+    return json.dumps(text)

@@ -120,7 +120,8 @@ def _columns(cls: type) -> Mapping[str, tuple[str, _Codec]]:
     hints = get_type_hints(cls, include_extras=True)
     defaults = {field.name: field.default for field in fields(cls)}
     columns = {}
-    for word in _KEYS[cls].split() if cls in _KEYS else defaults:
+    words = _KEYS[cls].split() if cls in _KEYS else defaults
+    for word in words:
         key, _, field = word.partition("=")
         name = field or key
         columns[key] = (name, _with_default(_codec(hints[name]), defaults[name]))
@@ -148,17 +149,20 @@ def _codec(hint: Any) -> _Codec:
         inner = _codec(arguments[0])
         return _Codec(lambda value: None if value is None else inner.write(value), inner.read, None)
     if get_origin(hint) is tuple:
-        item = _codec(arguments[0])
-        return _Codec(
-            lambda values: [item.write(value) for value in values],
-            lambda values, path: tuple(
-                item.read(value, f"{path}[{position}]") for position, value in enumerate(_list(values, path))
-            ),
-            (),
-        )
+        return _array(_codec(arguments[0]))
     if issubclass(hint, Enum):
         return _Codec(lambda member: member.value, partial(_member, hint))
     return _Codec(_to_table, lambda table, path: _from_table(hint, table, f"{path}."))
+
+
+def _array(item: _Codec) -> _Codec:
+    def read(values: object, path: str) -> tuple[Any, ...]:
+        found = []
+        for position, value in enumerate(_list(values, path)):
+            found.append(item.read(value, f"{path}[{position}]"))
+        return tuple(found)
+
+    return _Codec(lambda values: list(map(item.write, values)), read, ())
 
 
 def _spelled(none: str, inner: _Codec) -> _Codec:
@@ -243,8 +247,12 @@ def _package_time(value: object, path: str) -> tuple[str, datetime]:
 def _resolution(value: object, path: str) -> Resolution:
     if not isinstance(value, dict):
         raise _wrong(path, "a table", value)
-    of_target = {key: value[key] for key in _columns(Target) if key in value}
-    others = {key: inner for key, inner in value.items() if key not in of_target}
+    of_target, others = {}, {}
+    for key, inner in value.items():
+        if key in _columns(Target):
+            of_target[key] = inner
+        else:
+            others[key] = inner
     target = _from_table(Target, of_target, f"{path}.")
     return Resolution(target=target, **_fields(Resolution, others, f"{path}."))
 
@@ -307,14 +315,13 @@ def identity(lock: Lock) -> str:
     compared, which packages are CPU builds, and `indexes` and `builds`: these decide what is built, and the wheels that
     were built are here by their hashes.
     """
-
-    def without_digests(packages: tuple[Package, ...]) -> tuple[Package, ...]:
-        return tuple(replace(each, record_sha256=None, wrong_record=()) for each in packages)
-
-    resolutions = tuple(replace(each, packages=without_digests(each.packages), builds=()) for each in lock.resolutions)
+    resolutions = []
+    for part in lock.resolutions:
+        packages = tuple(replace(each, record_sha256=None, wrong_record=()) for each in part.packages)
+        resolutions.append(replace(part, packages=packages, builds=()))
     bare = replace(
         lock,
-        resolutions=resolutions,
+        resolutions=tuple(resolutions),
         cpu_builds=(),
         indexes=(),
         system=(),
@@ -375,16 +382,18 @@ def public_indexes(indexes: Iterable[NamedIndex]) -> tuple[NamedIndex, ...]:
 def _header(lock: Lock, files: Mapping[str, str]) -> str:
     # Written even if it is empty: the header is read alone, by code that expects every key.
     gpus = f"gpus = [{', '.join(map(toml_writer.string, lock.gpus))}]\n"
-    values: dict[str, Value] = {name: getattr(lock, name) for name in _HEADER_FIELDS[1:] if name != "gpus"}
-    values = {key: None if key in OPTIONAL and not value else value for key, value in values.items()}
+    values: dict[str, Value] = {"format": FORMAT, "requires_envspec": REQUIRES}
+    for name in _HEADER_FIELDS[1:]:
+        value = getattr(lock, name)
+        if name != "gpus" and (value or name not in OPTIONAL):
+            values[name] = value
     # For `--check`, which reads nothing but the header, and warns of it.
-    partial_channels: list[Value] = [
-        {"name": each.name, "records": each.part.records, "sha256": each.part.sha256}
-        for each in lock.channels
-        if each.part
-    ]
+    partial_channels: list[Value] = []
+    for channel in lock.channels:
+        if part := channel.part:
+            partial_channels.append({"name": channel.name, "records": part.records, "sha256": part.sha256})
     return (
-        toml_writer.pairs({"format": FORMAT, "requires_envspec": REQUIRES, **values})
+        toml_writer.pairs(values)
         + gpus
         + toml_writer.pairs({"partial_channels": partial_channels})
         + toml_writer.table("files", dict(sorted(files.items())))
@@ -394,7 +403,9 @@ def _header(lock: Lock, files: Mapping[str, str]) -> str:
 def _resolution_text(table: Mapping[str, Any]) -> str:
     arrays = ("installed", "conda", "package", "build", "shared_file")
     text = toml_writer.tables("resolution", [{key: value for key, value in table.items() if key not in arrays}])
-    return text + "".join(toml_writer.tables(f"resolution.{key}", table[key]) for key in arrays)
+    for key in arrays:
+        text += toml_writer.tables(f"resolution.{key}", table[key])
+    return text
 
 
 def decision_key(decision: Decision) -> tuple[str, ...]:

@@ -59,12 +59,15 @@ def find_lock(argument: str, cwd: Path) -> Path:
         UsageError: no such lock; names those that look alike.
     """
     given = Path(argument)
-    for candidate in (given.parent if given.name == LOCK_FILE else given, Path(LOCKS) / argument):
+    folder = given.parent if given.name == LOCK_FILE else given
+    for candidate in (folder, Path(LOCKS) / argument):
         if (cwd / candidate / LOCK_FILE).is_file():
             return cwd / candidate
     if (cwd / given).is_file():
         raise _not_a_lock(argument, cwd)
-    problem = f"there is no {LOCK_FILE} in {argument}" if (cwd / given).is_dir() else f"there is no lock {argument}"
+    problem = f"there is no lock {argument}"
+    if (cwd / given).is_dir():
+        problem = f"there is no {LOCK_FILE} in {argument}"
     raise UsageError(problem, hint=_other_locks(given.name, names_of_locks(cwd)))
 
 
@@ -76,15 +79,18 @@ def _not_a_lock(argument: str, cwd: Path) -> UsageError:
         name = str(read_spec(cwd / argument)["env"]["name"])
     except (OSError, ValueError, LookupError, TypeError):
         return UsageError(f"{argument} is not a lock", hint=hint)
-    is_locked = name in names_of_locks(cwd)
-    hint = f"name its lock: {name}" if is_locked else f"lock it: `envspec lock {argument}`; then name its lock, {name}"
+    hint = f"lock it: `envspec lock {argument}`; then name its lock, {name}"
+    if name in names_of_locks(cwd):
+        hint = f"name its lock: {name}"
     return UsageError(f"{argument} is a spec, not a lock", hint=hint)
 
 
 def names_of_locks(cwd: Path) -> list[str]:
     """The names under `locks/`, sorted."""
     folder = cwd / LOCKS
-    return sorted(item.name for item in folder.iterdir() if (item / LOCK_FILE).is_file()) if folder.is_dir() else []
+    if not folder.is_dir():
+        return []
+    return sorted(item.name for item in folder.iterdir() if (item / LOCK_FILE).is_file())
 
 
 def _other_locks(name: str, existing: list[str]) -> str:
@@ -146,7 +152,7 @@ class _FolderChanges(NamedTuple):
     removed: frozenset[str] = frozenset()
 
     def paths(self, directory: Path) -> tuple[Path, ...]:
-        return tuple(directory / name for name in sorted((*self.written, *self.removed)))
+        return tuple(map(directory.joinpath, sorted((*self.written, *self.removed))))
 
 
 def write_folder(
@@ -224,7 +230,8 @@ def _changes(directory: Path, files: Mapping[str, bytes]) -> _FolderChanges:
         )
     listed = _listed(directory)
     written = {name: data for name, data in files.items() if not _contains(directory / name, data)}
-    for path in (directory / name for name in written):
+    for name in written:
+        path = directory / name
         if path.is_dir() and not path.is_symlink():
             raise LockNotWritable(f"{path} is a folder, but the lock has a file of that name", hint="move it away")
         if path.name not in {*listed, LOCK_FILE} and path.exists() and not _is_signed(path):

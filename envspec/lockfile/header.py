@@ -117,10 +117,11 @@ def verify_checksum(data: bytes, where: str) -> tuple[Header, bytes]:
 
 def pins_sha256(header: Header) -> str:
     """SHA-256, in hexadecimal, of what the lock installs, by the files that say so."""
-    pins = sorted(
-        f"{name} {digest}\n" for name, digest in header.files.items() if name.startswith(("requirements.", "conda-"))
-    )
-    return hashlib.sha256("".join(pins).encode()).hexdigest()
+    pins = []
+    for name, digest in header.files.items():
+        if name.startswith(("requirements.", "conda-")):
+            pins.append(f"{name} {digest}\n")
+    return hashlib.sha256("".join(sorted(pins)).encode()).hexdigest()
 
 
 def _refuse_other_formats(data: bytes, where: str) -> None:
@@ -146,7 +147,7 @@ def _read(header: bytes, where: str) -> Header:
             input_sha256=str(data["input_sha256"]),
             as_of=_time(data["as_of"]),
             facts=str(data["facts"]),
-            gpus=tuple(str(gpu) for gpu in data["gpus"]),
+            gpus=tuple(map(str, data["gpus"])),
             files={str(name): str(digest) for name, digest in data["files"].items()},
             partial_channels=tuple(map(_partial_channel, data.get("partial_channels", ()))),
             **{name: str(data.get(name, "")) for name in OPTIONAL},

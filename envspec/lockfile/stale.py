@@ -56,7 +56,8 @@ def _compared(header: Header, spec: Path, directory: Path) -> StaleLock | None:
         else:
             base = base_directory(directory, variant)
             is_usual = base.absolute() == Path(LOCKS, lock_name(document, BASE)).absolute()
-            command += "" if is_usual else f" --output {base}"
+            if not is_usual:
+                command += f" --output {base}"
             if DEPENDENCIES_FROM in document_of(document, variant):
                 change = f"{spec}, or a pyproject.toml that it reads, has changed since it was locked"
     except (ValueError, LookupError, TypeError, AttributeError):

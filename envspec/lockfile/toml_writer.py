@@ -47,7 +47,7 @@ def tables(name: str, rows: Iterable[Mapping[str, Value]]) -> str:
 
 
 def _present(values: Mapping[str, Value]) -> list[tuple[str, Value]]:
-    return [(key, value) for key, value in values.items() if value is not None and value not in ((), [], {})]
+    return [(key, value) for key, value in values.items() if value not in (None, (), [], {})]
 
 
 def bare_key(key: str) -> str:
@@ -67,7 +67,8 @@ def _value(value: Value) -> str:
         return "{ " + ", ".join(f"{bare_key(key)} = {_value(item)}" for key, item in _present(value)) + " }"
     if value is None:
         raise ValueError("TOML has no null")
-    items = [_value(item) for item in value]
-    if len(items) < 2 or (all(isinstance(item, str) for item in value) and sum(map(len, items)) < 90):
+    items = list(map(_value, value))
+    is_short = sum(map(len, items)) < 90 and all(isinstance(item, str) for item in value)
+    if len(items) < 2 or is_short:
         return "[" + ", ".join(items) + "]"
     return "[\n" + "".join(f"    {item},\n" for item in items) + "]"

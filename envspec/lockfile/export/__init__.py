@@ -34,9 +34,12 @@ def files_of(lock: Lock, container: ContainerConfig = DEFAULT) -> dict[str, byte
 
     container: how a container of the image starts, for the Dockerfile.
     """
-    texts = {name: text for export in EXPORTS for name, text in export.files(lock, container).items()}
-    files = {name: text.encode() for name, text in texts.items()}
-    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    files = {}
+    hashes = {}
+    for export in EXPORTS:
+        for name, text in export.files(lock, container).items():
+            files[name] = text.encode()
+            hashes[name] = hashlib.sha256(files[name]).hexdigest()
     return files | {LOCK_FILE: dump(lock, hashes).encode()}
 
 

@@ -34,10 +34,14 @@ def explicit_files(lock: Lock) -> dict[str, str]:
     files = {}
     for resolution in canonical(lock).resolutions:
         if resolution.conda:
-            lines = [f"{unexpanded(each.url)}#sha256:{each.sha256}" for each in in_link_order(resolution.conda)]
             name = explicit_name(resolution.target.platform)
-            files[name] = "\n".join((*_explicit_header(lock, resolution), *lines)) + "\n"
+            files[name] = lines_text(_explicit_lines(lock, resolution))
     return files
+
+
+def lines_text(lines: Iterable[str], prefix: str = "") -> str:
+    """The text of a file's lines, each with the same prefix."""
+    return "".join(f"{prefix}{line}\n" for line in lines)
 
 
 def explicit_name(platform: Platform) -> str:
@@ -50,7 +54,7 @@ def unexpanded(url: str) -> str:
     return url.replace("$", "%24")
 
 
-def _explicit_header(lock: Lock, resolution: Resolution) -> Iterable[str]:
+def _explicit_lines(lock: Lock, resolution: Resolution) -> Iterator[str]:
     platform = resolution.target.platform
     name = explicit_name(platform)
     yield f"# {lock.name} for {platform.value}: written by `envspec lock`. Edit the spec, not this file."
@@ -63,6 +67,8 @@ def _explicit_header(lock: Lock, resolution: Resolution) -> Iterable[str]:
     # Both conda and rattler look for this line.
     yield f"# platform: {platform.value}"
     yield "@EXPLICIT"
+    for package in in_link_order(resolution.conda):
+        yield f"{unexpanded(package.url)}#sha256:{package.sha256}"
 
 
 def in_link_order(packages: Iterable[CondaPackage]) -> tuple[CondaPackage, ...]:
@@ -71,8 +77,12 @@ def in_link_order(packages: Iterable[CondaPackage]) -> tuple[CondaPackage, ...]:
     In a cycle of packages that need each other, those with the later names come too late.
     """
     by_name = {package.name: package for package in sorted(packages, key=lambda item: item.name)}
-    needs = {name: _needs(package, by_name) for name, package in by_name.items()}
-    for_python = {name for name, package in by_name.items() if package.noarch == "python"}
+    needs = {}
+    for_python = set()
+    for name, package in by_name.items():
+        needs[name] = _needs(package, by_name)
+        if package.noarch == "python":
+            for_python.add(name)
     order: dict[str, None] = {}
     # Python may depend on pip, which is linked by Python.
     _add("python", needs, order, without=for_python)
@@ -82,7 +92,9 @@ def in_link_order(packages: Iterable[CondaPackage]) -> tuple[CondaPackage, ...]:
 
 
 def _needs(package: CondaPackage, by_name: Collection[str]) -> Sequence[str]:
-    required = set(dependencies(package.depends)) | ({"python"} if package.noarch == "python" else set())
+    required = set(dependencies(package.depends))
+    if package.noarch == "python":
+        required.add("python")
     return sorted(required.intersection(by_name) - {package.name})
 
 
@@ -113,29 +125,33 @@ def conda_lock_files(lock: Lock) -> dict[str, str]:
     packages = sorted(_packages(lock), key=lambda each: (each[1].name, each[0].value))
     if not packages or without_md5(lock):
         return {}
+    return {CONDA_LOCK_NAME: lines_text(_conda_lock_lines(lock, packages))}
+
+
+def _conda_lock_lines(lock: Lock, packages: Iterable[tuple[Platform, CondaPackage]]) -> Iterator[str]:
     platforms = [resolution.target.platform.value for resolution in lock.resolutions]
-    on_top = (
-        "# and on top of it the wheels, with its own Python:",
-        "#   python -m pip install --no-deps --require-hashes -r requirements.PLATFORM.txt",
-    )
-    lines = [
-        f"# {lock.name}: written by `envspec lock`. Edit the spec, not this file. To install it:",
-        f"#   conda-lock install --prefix PREFIX {CONDA_LOCK_NAME}",
-        f"#   micromamba create --prefix PREFIX --file {CONDA_LOCK_NAME}",
-        *(on_top if any(resolution.packages for resolution in lock.resolutions) else ()),
-        "version: 1",
-        "metadata:",
-        "  content_hash:",
-        *(f"    {yaml_text(platform)}: {yaml_text(lock.input_sha256)}" for platform in platforms),
-        "  channels:",
-        *(f"  - url: {yaml_text(unexpanded(channel.url))}\n    used_env_vars: []" for channel in lock.channels),
-        "  platforms:",
-        *(f"  - {yaml_text(platform)}" for platform in platforms),
-        "  sources: []",
-        "package:",
-        *(line for platform, package in packages for line in _package_lines(platform, package)),
-    ]
-    return {CONDA_LOCK_NAME: "\n".join(lines) + "\n"}
+    yield f"# {lock.name}: written by `envspec lock`. Edit the spec, not this file. To install it:"
+    yield f"#   conda-lock install --prefix PREFIX {CONDA_LOCK_NAME}"
+    yield f"#   micromamba create --prefix PREFIX --file {CONDA_LOCK_NAME}"
+    if any(resolution.packages for resolution in lock.resolutions):
+        yield "# and on top of it the wheels, with its own Python:"
+        yield "#   python -m pip install --no-deps --require-hashes -r requirements.PLATFORM.txt"
+    yield "version: 1"
+    yield "metadata:"
+    yield "  content_hash:"
+    for platform in platforms:
+        yield f"    {yaml_text(platform)}: {yaml_text(lock.input_sha256)}"
+    yield "  channels:"
+    for channel in lock.channels:
+        yield f"  - url: {yaml_text(unexpanded(channel.url))}"
+        yield "    used_env_vars: []"
+    yield "  platforms:"
+    for platform in platforms:
+        yield f"  - {yaml_text(platform)}"
+    yield "  sources: []"
+    yield "package:"
+    for on_platform, package in packages:
+        yield from _package_lines(on_platform, package)
 
 
 def without_md5(lock: Lock) -> str | None:
@@ -143,7 +159,9 @@ def without_md5(lock: Lock) -> str | None:
     names = sorted({package.name for _, package in _packages(lock) if package.md5 is None})
     if not names:
         return None
-    some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    some = ", ".join(names[:3])
+    if len(names) > 3:
+        some += f" and {len(names) - 3} more"
     return (
         f"no {CONDA_LOCK_NAME} is written: its format requires an MD5, and the channel has none of {some}; "
         "install from conda-PLATFORM.lock, or by envspec"

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from envspec.errors import UsageError
 from envspec.escaping import one_line
+from envspec.lockfile.export.conda import lines_text
 from envspec.lockfile.export.types import Content, Exported, ExportRequest
 
 # A comma ends a field of `workspaceMount`, and editors replace `${...}`.
@@ -24,10 +25,9 @@ _SHM: Final = "--shm-size=16g"
 
 def text(request: ExportRequest) -> Exported:
     """The file; its image is built or pulled before, or when the container is made."""
-    missing = [one_line(each) for each in _missing(request)]
-    lines = [f"// {line}" for line in request.header(missing)]
+    missing = list(map(one_line, _missing(request)))
     document = json.dumps(_document(request), indent=2)
-    return Exported("".join(f"{line}\n" for line in lines) + document + "\n", missing)
+    return Exported(f"{lines_text(request.header(missing), '// ')}{document}\n", missing)
 
 
 def _document(request: ExportRequest) -> dict[str, Any]:
@@ -60,7 +60,8 @@ def _document(request: ExportRequest) -> dict[str, Any]:
 
 
 def _missing(request: ExportRequest) -> Iterator[str]:
-    drivers = [text for content, text in request.contents() if content is Content.DRIVER]
-    yield from drivers
+    for content, text in request.contents():
+        if content is Content.DRIVER:
+            yield text
     if "@sha256:" not in request.image:
         yield f"the image's digest: whatever is called {request.image} is used"

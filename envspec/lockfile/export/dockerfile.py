@@ -13,7 +13,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timezone
 from typing import Final
@@ -148,12 +148,15 @@ class _Part:
         source, listed = f"{_FILES}/owner/{owner}", f"{_FILES}/{owner}.txt"
         yield f"sed -n '/^{owner}[ =]/,/--hash=/p' {_FILES}/requirements.txt > {listed}"
         yield f"{install} --target {source} --requirement {listed}"
-        paths = [path for each in self.resolution.shared if each.owner == owner for path in each.paths]
-        in_data = sorted(path.removeprefix(DATA) for path in paths if path.startswith(DATA))
-        in_site = sorted(path for path in paths if not path.startswith(DATA))
+        paths: list[str] = []
+        for shared in self.resolution.shared:
+            if shared.owner == owner:
+                paths += shared.paths
+        in_data = [path.removeprefix(DATA) for path in paths if path.startswith(DATA)]
+        in_site = [path for path in paths if not path.startswith(DATA)]
         for target, inner in ((self.site_packages, in_site), (_PREFIX, in_data)):
             if inner:
-                words = _lines(shlex.quote(path) for path in inner)
+                words = _lines(map(shlex.quote, sorted(inner)))
                 yield f"cd {source} && cp --parents --preserve=mode --target-directory {target}{words}"
 
 
@@ -170,8 +173,11 @@ def files(lock: Lock, container: ContainerConfig) -> dict[str, str]:
     if without_image(lock):
         return {}
     lock = canonical(lock)
-    linux = [each for each in lock.resolutions if each.target.platform.is_linux]
-    return {DOCKERFILE_NAME: text(ExportRequest(lock, linux, container=container)).text}
+    return {DOCKERFILE_NAME: text(ExportRequest(lock, _on_linux(lock), container=container)).text}
+
+
+def _on_linux(lock: Lock) -> list[Resolution]:
+    return [each for each in lock.resolutions if each.target.platform.is_linux]
 
 
 def text(request: ExportRequest) -> Exported:
@@ -182,17 +188,18 @@ def text(request: ExportRequest) -> Exported:
     """
     lock = request.lock
     _refuse_other_contents(lock)
-    parts = _parts(lock, [each.target.platform for each in request.resolutions])
+    parts = _parts(lock, request.resolutions)
     if not parts:
         why = without_image(lock) or "it has no image for this platform"
         raise UsageError(f"{lock.name} has no Dockerfile: {why}", hint="change the spec, and lock again")
     variables = dict(request.container.env) | dict(lock.image.env)
-    shown = {name: value for name, value in variables.items() if not _has_line_feed(value)}
-    missing = list(request.missing(_CARRIED))
-    missing += [
-        f"the variable {name}, whose value has a line feed: set it when the container is started"
-        for name in variables.keys() - shown.keys()
-    ]
+    shown = {}
+    missing = request.missing(_CARRIED)
+    for name, value in variables.items():
+        if _has_line_feed(value):
+            missing.append(f"the variable {name}, whose value has a line feed: set it when the container is started")
+        else:
+            shown[name] = value
     template = read_template(_TEMPLATE, word=quoted, lines=_lines, commands=_join_commands, written=written)
     rendered = template.render(
         comments=[*request.header(missing), *_usage(lock, parts)],
@@ -213,12 +220,12 @@ def text(request: ExportRequest) -> Exported:
 
 def without_image(lock: Lock) -> str | None:
     """Why a lock has no image; None if it has one, and if it has no linux platform."""
-    linux = [resolution.target for resolution in lock.resolutions if resolution.target.platform.is_linux]
-    if not linux or _parts(lock, [target.platform for target in linux]):
+    linux = _on_linux(lock)
+    if not linux or _parts(lock, linux):
         return None
     if not lock.base_images:
         return "the lock names no base image: add [cuda], or [image] base"
-    if not any(target.python.source in _IN_IMAGES for target in linux):
+    if not any(each.target.python.source in _IN_IMAGES for each in linux):
         return 'install Python yourself: set [env] python_source = "standalone", or use a base that has it'
     names = dict.fromkeys(f"{image.repository}:{image.tag}" for image in lock.base_images)
     return f"the digest of {' and '.join(names)} is not known"
@@ -235,13 +242,13 @@ def _refuse_other_contents(lock: Lock) -> None:
         raise UsageError(f"a Dockerfile of {lock.name} can't have {' and '.join(named)}", hint=hint)
 
 
-def _parts(lock: Lock, platforms: Collection[Platform]) -> list[_Part]:
+def _parts(lock: Lock, resolutions: Iterable[Resolution]) -> list[_Part]:
     built = {layer.platform: layer.packages for layer in lock.system}
     found = []
-    for resolution in lock.resolutions:
+    for resolution in resolutions:
         platform = resolution.target.platform
         own = lock.on(platform)
-        if platform not in platforms or own.base_image is None or resolution.target.python.source not in _IN_IMAGES:
+        if own.base_image is None or resolution.target.python.source not in _IN_IMAGES:
             continue
         digest = next((each.digest for each in own.base_image.digests if each.platform is platform), None)
         if digest:
@@ -256,9 +263,12 @@ def _usage(lock: Lock, parts: Sequence[_Part]) -> Iterator[str]:
     yield f"  docker build --tag {lock.name} --file {DOCKERFILE_NAME} DIR"
     if len(parts) > 1:
         yield "It needs BuildKit; a file for one platform (`envspec export --platform`) does not."
-    hosts = sorted({host for part in parts for host in part.own_indexes})
+    hosts: set[str] = set()
+    for part in parts:
+        hosts.update(part.own_indexes)
     if hosts:
-        yield f"It needs BuildKit. If {' or '.join(hosts)} needs a login, pass a netrc file, which no layer contains:"
+        names = " or ".join(sorted(hosts))
+        yield f"It needs BuildKit. If {names} needs a login, pass a netrc file, which no layer contains:"
         yield "  --secret id=netrc,src=$HOME/.netrc"
     yield "To use another registry, and another index for pip:"
     yield "  --build-arg REGISTRY=HOST --build-arg PIP_INDEX_URL=URL"

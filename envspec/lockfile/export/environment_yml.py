@@ -7,13 +7,13 @@ conda/env/installers/pip.py of conda 26, libmamba/src/api/install.cpp of mamba 2
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
-from envspec.lockfile.export.conda import explicit_name, yaml_text
+from envspec.lockfile.export.conda import explicit_name, lines_text, yaml_text
 from envspec.lockfile.export.requirements import is_overridden, pin
 from envspec.lockfile.export.types import Content, Exported, ExportRequest, git_of, is_project, project_of
-from envspec.models import GIT, CondaChannel, CondaPackage, Lock, Package, Resolution
+from envspec.models import GIT, CondaPackage, Lock, Package, Resolution
 
 #: The channel of Python for a lock that has no conda packages.
 FALLBACK: Final = "conda-forge"
@@ -24,30 +24,34 @@ def text(request: ExportRequest) -> Exported:
     lock = request.lock
     [resolution] = request.resolutions
     missing = [*request.missing({Content.VARIABLES}), *_own_missing(resolution)]
-    lines = [
-        *(f"# {line}" for line in request.header(missing)),
-        "# To install it:",
-        "#   conda env create --file FILE --prefix PREFIX        (or: mamba, micromamba)",
-        f"name: {yaml_text(lock.name)}",
-        "channels:",
-        *(f"- {yaml_text(each)}" for each in [*channels_of(lock), "nodefaults"]),
-        "dependencies:",
-        *(f"- {yaml_text(each)}" for each in _conda(lock, resolution)),
-        *_pip(request, resolution),
+    comments = [
+        *request.header(missing),
+        "To install it:",
+        "  conda env create --file FILE --prefix PREFIX        (or: mamba, micromamba)",
     ]
+    text = lines_text(comments, "# ") + f"name: {yaml_text(lock.name)}\nchannels:\n"
+    text += lines_text(map(yaml_text, (*channels_of(lock), "nodefaults")), "- ")
+    text += "dependencies:\n" + lines_text(map(yaml_text, _conda(lock, resolution)), "- ")
+    if resolution.packages:
+        text += "- pip:\n" + lines_text(map(yaml_text, _pip(request, resolution)), "  - ")
     if lock.image.env:
-        lines += ["variables:", *(f"  {yaml_text(name)}: {yaml_text(value)}" for name, value in lock.image.env)]
-    return Exported("".join(f"{line}\n" for line in lines), missing)
+        text += "variables:\n"
+        for name, value in lock.image.env:
+            text += f"  {yaml_text(name)}: {yaml_text(value)}\n"
+    return Exported(text, missing)
 
 
 def channels_of(lock: Lock) -> list[str]:
     """The channels as conda and pixi read them: names, or URLs without credentials."""
-    return [channel_name(each) for each in lock.channels] or [FALLBACK]
+    return list(channel_names(lock).values()) or [FALLBACK]
 
 
-def channel_name(channel: CondaChannel) -> str:
-    """A channel's name, or its URL if the spec gives that."""
-    return channel.url if "://" in channel.name else channel.name
+def channel_names(lock: Lock) -> dict[str, str]:
+    """Channel -> its name, or its URL if the spec gives that."""
+    names = {}
+    for each in lock.channels:
+        names[each.name] = each.url if "://" in each.name else each.name
+    return names
 
 
 def python_missing(resolution: Resolution) -> str:
@@ -69,7 +73,7 @@ def _own_missing(resolution: Resolution) -> Iterator[str]:
 
 
 def _conda(lock: Lock, resolution: Resolution) -> Iterator[str]:
-    names = {each.name: channel_name(each) for each in lock.channels}
+    names = channel_names(lock)
     for each in resolution.conda:
         yield _match_spec(each, names[each.channel] if len(names) > 1 else "")
     own = {each.name for each in resolution.conda}
@@ -85,12 +89,10 @@ def _match_spec(package: CondaPackage, channel: str) -> str:
     return f"{prefix}{package.name}={package.version}={package.build}"
 
 
-def _pip(request: ExportRequest, resolution: Resolution) -> Sequence[str]:
-    packages = resolution.packages
-    if not packages:
-        return ()
-    hashed = not any(map(is_project, packages))
-    return ["- pip:", *(f"  - {yaml_text(_line(request, each, hashed=hashed))}" for each in packages)]
+def _pip(request: ExportRequest, resolution: Resolution) -> Iterator[str]:
+    hashed = not any(map(is_project, resolution.packages))
+    for package in resolution.packages:
+        yield _line(request, package, hashed=hashed)
 
 
 def _line(request: ExportRequest, package: Package, *, hashed: bool) -> str:

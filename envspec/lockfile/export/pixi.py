@@ -7,12 +7,13 @@ into `[workspace] platforms`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from envspec.lockfile import toml_writer
-from envspec.lockfile.export.environment_yml import channel_name, channels_of, python_missing
-from envspec.lockfile.export.requirements import public_url
+from envspec.lockfile.export.conda import lines_text
+from envspec.lockfile.export.environment_yml import channel_names, channels_of, python_missing
+from envspec.lockfile.export.requirements import is_excluded, public_url
 from envspec.lockfile.export.types import Content, Exported, ExportRequest, git_of, is_project, project_of
 from envspec.lockfile.toml_writer import Value
 from envspec.models import DEFAULT_INDEX, GIT, CondaPackage, Lock, Package, Resolution
@@ -28,31 +29,33 @@ def text(request: ExportRequest) -> Exported:
     """The file of all platforms of a request."""
     lock, parts = request.lock, request.resolutions
     cuda = _cuda(lock, parts)
-    missing = [*request.missing({Content.DRIVER} if cuda else ()), *_own_missing(parts)]
+    carried = {Content.DRIVER} if cuda else set()
+    missing = [*request.missing(carried), *_own_missing(request)]
     workspace: _Table = {
         "name": lock.name,
         "channels": channels_of(lock),
-        "platforms": [each.target.platform.value for each in parts],
+        "platforms": request.platforms,
     }
     comments = [*request.header(missing), "To install it: `pixi install`."]
-    text = "".join(f"# {line}\n" for line in comments) + toml_writer.table("workspace", workspace)
+    text = lines_text(comments, "# ") + toml_writer.table("workspace", workspace)
     text += _filled("system-requirements", _system(cuda, parts))
-    channels = {each.name: channel_name(each) for each in lock.channels}
+    channels = channel_names(lock)
     text += _tables("dependencies", parts, [_conda(each, channels) for each in parts])
     text += _tables("pypi-dependencies", parts, [_pypi(request, each) for each in parts])
-    text += _filled("pypi-options.dependency-overrides", _overrides(parts))
+    text += _filled("pypi-options.dependency-overrides", _overrides(request.packages))
     return Exported(text, missing)
 
 
-def _own_missing(parts: Sequence[Resolution]) -> Iterator[str]:
+def _own_missing(request: ExportRequest) -> Iterator[str]:
     yield "hashes: pixi.lock has those of the files that pixi finds"
-    yield from dict.fromkeys(python_missing(each) for each in parts if not each.conda)
-    if any(package.removed for part in parts for package in part.packages):
+    yield from dict.fromkeys(python_missing(each) for each in request.resolutions if not each.conda)
+    if any(package.removed for package in request.packages):
         yield "requirements that the spec's overrides remove: pixi installs them"
 
 
 def _filled(name: str, values: _Table) -> str:
-    return toml_writer.table(name, values) if any(value is not None for value in values.values()) else ""
+    """The table; empty if it has no values."""
+    return toml_writer.table(name, values) if toml_writer.pairs(values) else ""
 
 
 def _cuda(lock: Lock, parts: Sequence[Resolution]) -> str | None:
@@ -79,23 +82,26 @@ def _cuda(lock: Lock, parts: Sequence[Resolution]) -> str | None:
 
 
 def _numbers(version: str) -> list[int]:
-    return [int(part) for part in version.split(".") if part]
+    return list(map(int, filter(None, version.split("."))))
 
 
 def _system(cuda: str | None, parts: Sequence[Resolution]) -> _Table:
     glibc = max(_glibcs(parts), default=None)
-    macos = max((each.target.macos for each in parts if each.target.macos), default=None)
-    return {
-        "cuda": cuda,
-        "libc": {"family": "glibc", "version": f"{glibc[0]}.{glibc[1]}"} if glibc else None,
-        "macos": f"{macos[0]}.{macos[1]}" if macos else None,
-    }
+    macos = max(filter(None, (each.target.macos for each in parts)), default=None)
+    system: dict[str, Value] = {"cuda": cuda}
+    if glibc:
+        system["libc"] = {"family": "glibc", "version": f"{glibc[0]}.{glibc[1]}"}
+    if macos:
+        system["macos"] = f"{macos[0]}.{macos[1]}"
+    return system
 
 
 def _glibcs(parts: Sequence[Resolution]) -> Iterator[tuple[int, int]]:
     """What the packages need: pixi installs nothing on a machine with less than the file names."""
     for part in parts:
-        yield from filter(None, (glibc_of(each.file.filename) for each in part.packages))
+        for wheel in part.packages:
+            if needed := glibc_of(wheel.file.filename):
+                yield needed
         for package in part.conda:
             for found in filter(None, map(_GLIBC.match, package.depends)):
                 yield int(found[1]), int(found[2])
@@ -117,12 +123,11 @@ def _tables(name: str, parts: Sequence[Resolution], tables: Sequence[_Table]) ->
 def _conda(part: Resolution, channels: Mapping[str, str]) -> _Table:
     if not part.conda:
         return {"python": f"{part.target.python.series}.*"}
-    if len(channels) == 1:
-        return {each.name: _pinned(each, None) for each in part.conda}
-    return {each.name: _pinned(each, channels[each.channel]) for each in part.conda}
+    return {each.name: _pinned(each, channels) for each in part.conda}
 
 
-def _pinned(package: CondaPackage, channel: str | None) -> _Table:
+def _pinned(package: CondaPackage, channels: Mapping[str, str]) -> _Table:
+    channel = channels[package.channel] if len(channels) > 1 else None
     return {"version": f"=={package.version}", "build": package.build, "channel": channel}
 
 
@@ -142,11 +147,9 @@ def _requirement(request: ExportRequest, package: Package) -> Value:
     return {"url": public_url(file.url)}
 
 
-def _overrides(parts: Sequence[Resolution]) -> _Table:
+def _overrides(packages: Iterable[Package]) -> _Table:
     """The pins of what packages' own metadata excludes."""
     found: dict[str, Value] = {}
-    for part in parts:
-        for package in part.packages:
-            if any(by.replaces for by in package.required_by):
-                found[package.name] = f"=={package.version}"
+    for package in filter(is_excluded, packages):
+        found[package.name] = f"=={package.version}"
     return found

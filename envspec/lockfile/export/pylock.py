@@ -33,9 +33,18 @@ from envspec.errors import UsageError
 from envspec.escaping import one_line
 from envspec.lockfile import toml_writer
 from envspec.lockfile.document import identity
-from envspec.lockfile.export.conda import explicit_name
+from envspec.lockfile.export.conda import explicit_name, lines_text
 from envspec.lockfile.export.requirements import is_overridden, public_url
-from envspec.lockfile.export.types import Content, Exported, ExportRequest, git_of, is_project, is_source, project_of
+from envspec.lockfile.export.types import (
+    Content,
+    Exported,
+    ExportRequest,
+    Location,
+    git_of,
+    is_project,
+    is_source,
+    project_of,
+)
 from envspec.lockfile.toml_writer import Value
 from envspec.models import DIRECT_URL, GIT, LOCAL, SPEC, GpuCode, Package, Resolution, Target
 from envspec.spec.targets import marker_environment
@@ -62,14 +71,14 @@ def text(request: ExportRequest) -> Exported:
     """
     resolutions = request.resolutions
     targets = [each.target for each in resolutions]
-    missing = [*request.missing({Content.DRIVER}), *_own_missing(resolutions)]
-    comments = [*request.header(missing), *_commands(resolutions)]
-    series = sorted({target.python.series for target in targets})
+    missing = [*request.missing({Content.DRIVER}), *_own_missing(request)]
+    comments = [*request.header(missing), *_commands(request)]
+    series = {target.python.series for target in targets}
     groups = _groups(resolutions)
     pylock = Pylock(
         lock_version=_VERSION,
         environments=[_marker([target]) for target in targets],
-        requires_python=SpecifierSet(f"=={series[0]}.*") if len(series) == 1 else None,
+        requires_python=SpecifierSet(f"=={series.pop()}.*") if len(series) == 1 else None,
         created_by="envspec",
         packages=[_entry(request, group, groups, targets) for group in groups],
         tool={"envspec": _about(request)},
@@ -83,9 +92,9 @@ def text(request: ExportRequest) -> Exported:
         ) from error
     values = dict(pylock.to_dict())
     packages, tool = values.pop("packages"), values.pop("tool")
-    lines = "".join(f"# {line}\n" for line in comments)
     body = toml_writer.pairs(values) + toml_writer.tables("packages", packages)
-    return Exported(lines + body + toml_writer.table("tool.envspec", tool["envspec"]), missing)
+    about = toml_writer.table("tool.envspec", tool["envspec"])
+    return Exported(lines_text(comments, "# ") + body + about, missing)
 
 
 def _marker(targets: Sequence[Target]) -> Marker:
@@ -93,8 +102,9 @@ def _marker(targets: Sequence[Target]) -> Marker:
     found = []
     for target in targets:
         environment = marker_environment(target)
-        found.append(" and ".join(f"{key} == '{environment[key]}'" for key in _MARKERS))
-    return Marker(" or ".join(f"({each})" for each in found))
+        clauses = " and ".join(f"{key} == '{environment[key]}'" for key in _MARKERS)
+        found.append(f"({clauses})")
+    return Marker(" or ".join(found))
 
 
 def _groups(resolutions: Sequence[Resolution]) -> list[_Group]:
@@ -109,30 +119,40 @@ def _groups(resolutions: Sequence[Resolution]) -> list[_Group]:
 def _key(package: Package) -> tuple[str, ...]:
     """What has to be the same for platforms to share an entry: all, except for the wheel of an index."""
     file = package.file
+    key = (package.name, package.version, file.index)
     is_listed = file.index not in {DIRECT_URL, GIT, LOCAL} and file.filename.endswith(".whl")
-    return (package.name, package.version, file.index, *(() if is_listed else (file.sha256, file.url or "")))
+    return key if is_listed else (*key, file.sha256, file.url or "")
 
 
 def _entry(request: ExportRequest, group: _Group, groups: Sequence[_Group], targets: Sequence[Target]) -> Entry:
     first = group[0].package
-    location = request.locations.get(first.file.sha256)
-    built = {each.package.wheel.filename: each.package.wheel.sha256 for each in group if is_source(each.package)}
-    wheels = [{"name": name, "hashes": {"sha256": sha256}} for name, sha256 in built.items() if name.endswith(".whl")]
+    location = request.locations.get(first.file.sha256, Location(""))
+    wheels = _built_wheels(group)
     entry = Entry(
         name=canonicalize_name(first.name),
         # A project's own version may change with its sources.
         version=None if is_project(first) else Version(first.version),
         marker=_marker_of(group, targets),
         dependencies=[_reference(each, groups, targets) for each in groups if _requires(group, each)],
-        index=(location.pages or None) if location else None,
+        index=location.pages or None,
         tool={"envspec": {"built-wheels": wheels}} if wheels else None,
     )
     return _with_source(entry, request, [each.package for each in group])
 
 
+def _built_wheels(group: _Group) -> list[Mapping[str, Value]]:
+    """The wheels that envspec built for an entry's platforms."""
+    hashes = {}
+    for _, package in group:
+        if is_source(package) and package.wheel.filename.endswith(".whl"):
+            hashes[package.wheel.filename] = package.wheel.sha256
+    return [{"name": name, "hashes": {"sha256": sha256}} for name, sha256 in hashes.items()]
+
+
 def _marker_of(group: _Group, targets: Sequence[Target]) -> Marker | None:
-    own = [each.target for each in group]
-    return None if len(own) == len(targets) else _marker(own)
+    if len(group) == len(targets):
+        return None
+    return _marker([each.target for each in group])
 
 
 def _reference(group: _Group, groups: Sequence[_Group], targets: Sequence[Target]) -> Mapping[str, str]:
@@ -140,13 +160,19 @@ def _reference(group: _Group, groups: Sequence[_Group], targets: Sequence[Target
     name = group[0].package.name
     marker = _marker_of(group, targets)
     is_one_of_several = sum(each[0].package.name == name for each in groups) > 1
-    return {"name": name, "marker": str(marker)} if marker and is_one_of_several else {"name": name}
+    if marker and is_one_of_several:
+        return {"name": name, "marker": str(marker)}
+    return {"name": name}
 
 
 def _requires(group: _Group, other: _Group) -> bool:
     """Whether a package of one entry requires that of the other on the same platform."""
     name, own = group[0].package.name, {each.target for each in group}
-    return any(by.name == name for each in other if each.target in own for by in each.package.required_by)
+    requiring: set[str] = set()
+    for target, package in other:
+        if target in own:
+            requiring.update(by.name for by in package.required_by)
+    return name in requiring
 
 
 def _with_source(entry: Entry, request: ExportRequest, packages: Sequence[Package]) -> Entry:
@@ -163,8 +189,10 @@ def _with_source(entry: Entry, request: ExportRequest, packages: Sequence[Packag
         return replace(entry, archive=PackageArchive(url=public_url(file.url or ""), **_file(packages[0])))
     if not file.filename.endswith(".whl"):
         return replace(entry, sdist=PackageSdist(**_listed(request, packages[0])))
-    by_hash = {each.file.sha256: each for each in packages}
-    return replace(entry, wheels=[PackageWheel(**_listed(request, each)) for each in by_hash.values()])
+    wheels = {}
+    for package in packages:
+        wheels[package.file.sha256] = PackageWheel(**_listed(request, package))
+    return replace(entry, wheels=list(wheels.values()))
 
 
 def _listed(request: ExportRequest, package: Package) -> dict[str, Any]:
@@ -177,16 +205,17 @@ def _file(package: Package) -> dict[str, Any]:
     return {"upload_time": package.uploaded, "size": file.size_bytes, "hashes": {"sha256": file.sha256}}
 
 
-def _commands(resolutions: Sequence[Resolution]) -> Iterator[str]:
-    below = [explicit_name(each.target.platform) for each in resolutions if each.conda]
-    for part in resolutions:
+def _commands(request: ExportRequest) -> Iterator[str]:
+    below = [explicit_name(each.target.platform) for each in request.resolutions if each.conda]
+    for part in request.resolutions:
         if part.on_top_of and part.installed and part.on_top_of.source not in below:
             below.append(part.on_top_of.source)
     # pip resolves what it installs by pylock (26.3): it refuses what the metadata excludes, and looks for what is not
     # listed, such as conda's packages.
-    no_deps = "--no-deps " if below or any(map(is_overridden, resolutions)) else ""
-    yield f"To install it{' on top of ' + ' or '.join(map(one_line, below)) if below else ''}:"
-    if any(is_project(each) for part in resolutions for each in part.packages):
+    no_deps = "--no-deps " if below or any(map(is_overridden, request.resolutions)) else ""
+    where = f" on top of {' or '.join(map(one_line, below))}" if below else ""
+    yield f"To install it{where}:"
+    if any(map(is_project, request.packages)):
         yield "  (pip 26.3 can't: it requires hashes, and a repository or a folder has none)"
     else:
         yield f"  pip install {no_deps}-r FILE        (pip 26.1 or newer)"
@@ -194,12 +223,15 @@ def _commands(resolutions: Sequence[Resolution]) -> Iterator[str]:
     yield "  uv pip install -r FILE" if below else "  uv pip sync FILE"
 
 
-def _own_missing(resolutions: Sequence[Resolution]) -> Iterator[str]:
+def _own_missing(request: ExportRequest) -> Iterator[str]:
     """Conda packages, and wheels that every installer builds anew, in an environment that is not the locked one."""
-    count = len({(each.name, each.version) for part in resolutions for each in part.conda})
-    if count:
-        yield f"{counted(count, 'conda package')}, on which the wheels depend"
-    names = {f"{each.name} {each.version}": None for part in resolutions for each in part.packages if is_source(each)}
+    conda: set[tuple[str, str]] = set()
+    for part in request.resolutions:
+        for package in part.conda:
+            conda.add((package.name, package.version))
+    if conda:
+        yield f"{counted(len(conda), 'conda package')}, on which the wheels depend"
+    names = dict.fromkeys(f"{each.name} {each.version}" for each in filter(is_source, request.packages))
     if names:
         yield f"wheels that envspec builds: {', '.join(names)} (an installer builds its own from the same sources)"
 

@@ -6,7 +6,7 @@ from typing import Final
 from urllib.parse import quote
 
 from envspec.credentials import without_credentials
-from envspec.lockfile.export.conda import explicit_name
+from envspec.lockfile.export.conda import explicit_name, lines_text
 from envspec.models import DEFAULT_INDEX, GIT, LOCAL, Lock, Package, Platform, Resolution
 
 #: Every character that is not quoted in a URL. `$` is not among them: pip and uv replace `${NAME}` in requirement
@@ -18,8 +18,11 @@ def files(lock: Lock) -> dict[str, str]:
     """A file for every platform; none if conda packages are all that the lock has."""
     if any(each.conda for each in lock.resolutions) and not any(each.packages for each in lock.resolutions):
         return {}
-    platforms = [resolution.target.platform for resolution in lock.resolutions]
-    return {requirements_name(platform): requirements_text(lock, platform) for platform in platforms}
+    texts = {}
+    for resolution in lock.resolutions:
+        platform = resolution.target.platform
+        texts[requirements_name(platform)] = requirements_text(lock, platform)
+    return texts
 
 
 def requirements_name(platform: Platform) -> str:
@@ -37,27 +40,30 @@ def requirements_text(lock: Lock, platform: Platform) -> str:
     Raises:
         KeyError: the lock has no resolution for `platform`.
     """
-    resolution = next((item for item in lock.resolutions if item.target.platform is platform), None)
-    if resolution is None:
-        raise KeyError(platform.value)
-    packages = sorted(resolution.packages, key=lambda package: package.name)
-    return _header(lock, resolution) + "".join(map(_pin, packages))
+    for resolution in lock.resolutions:
+        if resolution.target.platform is platform:
+            packages = sorted(resolution.packages, key=lambda package: package.name)
+            return _header(lock, resolution) + "".join(map(_pin, packages))
+    raise KeyError(platform.value)
 
 
 def _header(lock: Lock, resolution: Resolution) -> str:
     platform, python = resolution.target.platform, resolution.target.python
     name = requirements_name(platform)
-    where = f"on top of {explicit_name(platform)}" if resolution.conda else "into an environment of that Python"
+    where = "into an environment of that Python"
+    if resolution.conda:
+        where = f"on top of {explicit_name(platform)}"
     # On top of conda the pins are what conda does not provide: pip must not look for the rest, and a sync would remove
     # conda's own packages. pip refuses what a package's own metadata excludes, and the spec overrides.
     no_deps = "--no-deps " if is_overridden(resolution) or python.source == "conda" else ""
     commands = [f"pip install {no_deps}--require-hashes -r {name}"]
     if python.source != "conda":
         commands.append(f"uv pip sync --require-hashes {name}")
-    return (
+    text = (
         f"# {lock.name} for {platform.value}, Python {python.version}: written by `envspec lock`.\n"
         f"# Edit the spec, not this file. To install it {where}:\n"
-    ) + "".join(f"#   {command}\n" for command in commands)
+    )
+    return text + lines_text(commands, "#   ")
 
 
 def _pin(package: Package) -> str:
@@ -86,7 +92,12 @@ def is_overridden(resolution: Resolution) -> bool:
 
 
 def _has_overrides(package: Package) -> bool:
-    return bool(package.removed) or any(by.replaces for by in package.required_by)
+    return bool(package.removed) or is_excluded(package)
+
+
+def is_excluded(package: Package) -> bool:
+    """Whether the metadata of a package that requires it excludes what is locked, and the spec overrides it."""
+    return any(by.replaces for by in package.required_by)
 
 
 def _built(package: Package) -> str:
@@ -103,5 +114,5 @@ def _built(package: Package) -> str:
 def _via(package: Package) -> str:
     names = sorted({dependent.name for dependent in package.required_by})
     if len(names) > 1:
-        return "    # via\n" + "".join(f"    #   {name}\n" for name in names)
-    return f"    # via {names[0]}\n" if names else ""
+        return "    # via\n" + lines_text(names, "    #   ")
+    return lines_text(names, "    # via ")

@@ -92,32 +92,45 @@ class ExportRequest:
 
     def contents(self) -> Iterator[tuple[Content, str]]:
         """Each part of the lock in words, once for all platforms that have it."""
-        lock = self.lock
-        parts = [lock.on(each.target.platform) for each in self.resolutions]
-        bases = {each.base_image.name: None for each in parts if each.base_image}
-        yield from ((Content.BASE, f"the base image {name}") for name in bases)
+        image = self.lock.image
+        parts = [self.lock.on(each.target.platform) for each in self.resolutions]
+        bases = dict.fromkeys(each.base_image.name for each in parts if each.base_image)
+        drivers = dict.fromkeys(each.driver.minimum for each in parts if each.driver)
         sources = {each.on_top_of.source: len(each.installed) for each in self.resolutions if each.on_top_of}
+        for name in bases:
+            yield Content.BASE, f"the base image {name}"
         for source, count in sources.items():
             if count:
                 yield Content.INSTALLED, f"{counted(count, 'package')} of {source}, on top of which the lock is"
-        if lock.image.has_code and bases:
+        if image.has_code and bases:
             yield Content.CODE, "the project's code, which the image has"
-        if lock.image.apt and bases:
-            yield Content.SYSTEM, f"system packages (apt): {', '.join(sorted(lock.image.apt))}"
-        drivers = {each.driver.minimum: None for each in parts if each.driver}
-        yield from ((Content.DRIVER, f"the NVIDIA driver, {minimum} or newer") for minimum in drivers)
-        if lock.image.env:
-            yield Content.VARIABLES, f"environment variables: {', '.join(name for name, _ in sorted(lock.image.env))}"
-        if lock.image.services:
-            yield Content.SERVICES, f"services: {', '.join(sorted(each.name for each in lock.image.services))}"
+        if image.apt and bases:
+            yield Content.SYSTEM, f"system packages (apt): {', '.join(sorted(image.apt))}"
+        for minimum in drivers:
+            yield Content.DRIVER, f"the NVIDIA driver, {minimum} or newer"
+        if image.env:
+            yield Content.VARIABLES, f"environment variables: {', '.join(sorted(dict(image.env)))}"
+        if image.services:
+            yield Content.SERVICES, f"services: {', '.join(sorted(each.name for each in image.services))}"
 
     def header(self, missing: Sequence[str]) -> list[str]:
         """The first comments of a file."""
-        where = ", ".join(each.target.platform.value for each in self.resolutions)
-        lines = [
-            f"{self.lock.name} for {where}: written by `envspec export`. Edit the spec, not this file.",
-        ]
-        return [*lines, *(("This format has no place for:", *(f"  {each}" for each in missing)) if missing else ())]
+        where = ", ".join(self.platforms)
+        lines = [f"{self.lock.name} for {where}: written by `envspec export`. Edit the spec, not this file."]
+        if missing:
+            lines.append("This format has no place for:")
+            lines += [f"  {each}" for each in missing]
+        return lines
+
+    @property
+    def platforms(self) -> list[str]:
+        return [each.target.platform.value for each in self.resolutions]
+
+    @property
+    def packages(self) -> Iterator[Package]:
+        """The wheels of all platforms."""
+        for each in self.resolutions:
+            yield from each.packages
 
 
 class Exported(NamedTuple):
