@@ -88,9 +88,8 @@ def measured(path: Path, without: Sequence[str], engine: DockerClient, registry:
             layer = _added(engine, registry)
             bare = _imports(engine, "sh", "-c", _WITHOUT, "sh", *layer)
     failed, failed_without = (_failed(each, direct) for each in (found, bare))
-    why = "; ".join(each["why"] for each in document["decision"] if each["what"] == "image.apt")
-    # `opencv-python 4.10.0.84 loads libGL.so.1, libgthread-2.0.so.0: libgl1 libglib2.0-0`
-    added = tuple(name for part in why.split("; ") if " loads " in part for name in part.rpartition(": ")[2].split())
+    why = [one for each in document["decision"] if each["what"] == "image.apt" for one in each["why"]]
+    added = tuple(name for one in why if one["code"] == "apt-libraries" for name in one["packages"].split())
     return Row(path.stem, len(names), direct, added, failed, failed_without, build_s)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
 from envspec import names
+from envspec.reasons import Reason, Why
 
 #: The index that uv and pip use when nothing else is said. Its address is never written to a lock.
 DEFAULT_INDEX: Final = "default"
@@ -119,7 +120,7 @@ class Decision:
 
     what: str
     value: str
-    why: str
+    why: Why
     source: str = ""
     platform: Platform | None = None
 
@@ -212,7 +213,7 @@ class Rejected:
     """A candidate that was rejected, and why."""
 
     version: str
-    why: str
+    why: Why
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,7 +491,7 @@ class HeldBack:
     """
 
     name: str
-    warning: str
+    warning: Reason
     since: str = ""
 
 
@@ -508,7 +509,7 @@ class Resolution:
 
     target: Target
     packages: tuple[Package, ...]
-    warnings: tuple[str, ...] = ()
+    warnings: Why = ()
     conda: tuple[CondaPackage, ...] = ()
     builds: tuple[BuildSettings, ...] = ()
     on_top_of: OnTopOf | None = None
@@ -630,7 +631,7 @@ class Driver:
 
     minimum: str
     bundled: str | None
-    why: str
+    why: Why
     source: str
 
 

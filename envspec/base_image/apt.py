@@ -10,6 +10,7 @@ from typing import Final
 from envspec.base_image.cuda import REPOSITORIES, UNDATED
 from envspec.facts import Facts
 from envspec.models import BaseImage, Decision, ImageSettings
+from envspec.reasons import reason
 from envspec.spec import Compiler, Spec
 
 _DAY: Final = timedelta(days=1)
@@ -34,10 +35,11 @@ def date_apt(
         return settings, ()
     wanted = spec.system.snapshot if spec.system else None
     if wanted is False:
-        why = "apt installs what the archives have when the layer is built"
+        why = (reason("apt-undated"),)
         return settings, (Decision("image.snapshot", "none", why, "the spec: [system] snapshot"),)
     if wanted is not None:
-        decision = Decision("image.snapshot", _text(wanted), "the spec sets it", "the spec: [system] snapshot")
+        why = (reason("in-spec"),)
+        decision = Decision("image.snapshot", _text(wanted), why, "the spec: [system] snapshot")
     else:
         wanted, decision = _default(as_of, bases, facts, newest)
     undated = UNDATED if any(base.repository in REPOSITORIES for base in bases) else ()
@@ -48,15 +50,15 @@ def _default(as_of: datetime, bases: Sequence[BaseImage], facts: Facts, newest: 
     times = {pinned.created for base in bases for pinned in base.digests}
     created = max(filter(None, times), default=None)
     found = archive_time(as_of, created, newest)
-    why, source = "the day before as_of", "[env] as_of"
+    why, source = [reason("apt-day-before")], "[env] as_of"
     if created is not None and found > archive_time(as_of, None, newest):
-        why, source = f"the base image was created at {_text(created)}, after the day before as_of", "its config"
+        why, source = [reason("apt-after-base", created=_text(created))], "its config"
     elif None in times:
-        why += "; when the base image was created is not known"
+        why.append(reason("apt-base-age"))
     for first, row_source in _first_snapshots(bases, facts):
         if first > found:
-            found, why, source = first, "the archive has no older snapshots", row_source
-    return found, Decision("image.snapshot", _text(found), why, source)
+            found, why, source = first, [reason("apt-first")], row_source
+    return found, Decision("image.snapshot", _text(found), tuple(why), source)
 
 
 def follows_base(spec: Spec) -> bool:

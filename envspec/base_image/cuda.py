@@ -33,6 +33,7 @@ from envspec.models import (
     dependents_of,
 )
 from envspec.origins import PYTORCH
+from envspec.reasons import Why, reason
 
 #: NVIDIA's CUDA images.
 REPOSITORY: Final = "docker.io/nvidia/cuda"
@@ -449,7 +450,7 @@ def choose_release(request: CudaRequest, pins: Sequence[CudaPins], facts: Facts)
         default=None,
     )
     value = exact or str(first.cuda)
-    why = f"{first.pin} is CUDA {value}{_below(first.cuda, request.version)}"
+    why = (reason("is-cuda", package=first.pin, cuda=value), *_below(first.cuda, request.version))
     decision = Decision("cuda.release", value, why, first.source)
     # Those of one platform's wheels have advice of their own (`two_cudas`).
     warnings = [
@@ -480,8 +481,10 @@ def _instead(pin: Pin, version: CudaVersion, pins: CudaPins, facts: Facts) -> st
     return f'require builds of CUDA {version} or older ("cuda-version <={version}" in [conda] dependencies)'
 
 
-def _below(cuda: CudaVersion, version: CudaVersion | None) -> str:
-    return f", which [cuda] version {version} allows" if version not in (None, cuda) else ""
+def _below(cuda: CudaVersion, version: CudaVersion | None) -> Why:
+    if version in (None, cuda):
+        return ()
+    return (reason("version-allows", version=version),)
 
 
 def _beside(found: PinnedCuda, where: Platform, first: PinnedCuda, platform: Platform) -> str:
@@ -498,11 +501,12 @@ def _beside(found: PinnedCuda, where: Platform, first: PinnedCuda, platform: Pla
 
 
 def _release_without_pins(request: CudaRequest, pins: Sequence[CudaPins], facts: Facts) -> Release | None:
-    nothing = f"no CUDA library is a wheel{' or from conda' if _with_conda(pins) else ''}"
+    nothing = reason("no-cuda-package" if _with_conda(pins) else "no-cuda-wheel")
     built = next((each.torch for each in pins if each.torch and each.torch.cuda), None)
     if built and built.cuda:
         if request.version is None or _within(built, built.cuda, request.version):
-            why = f"{built} is a {built.build} build{_below(built.cuda, request.version)}; {nothing}"
+            is_build = reason("is-build", package=built, build=built.build)
+            why = (is_build, *_below(built.cuda, request.version), nothing)
             return Release(built.cuda, None, Decision("cuda.release", str(built.cuda), why, "torch's variant"))
         if built.channel:
             raise CudaMismatch(
@@ -514,7 +518,7 @@ def _release_without_pins(request: CudaRequest, pins: Sequence[CudaPins], facts:
         return _release_of_facts(request, built_for, pins[0].platform, facts)
     if request.version is None:
         return None
-    why = f"set in the spec; {nothing}"
+    why = (reason("in-spec"), nothing)
     return Release(request.version, None, Decision("cuda.release", str(request.version), why, "[cuda] version"))
 
 
@@ -535,9 +539,9 @@ def _release_of_facts(
                 hint=f'set [cuda] version = "{other.cuda}"{f", or require {needed}" if needed else ""}',
             )
     cuda = request.version or _cuda_of(row)
-    why = f"{pin} is built for CUDA {row.cuda}"
+    why: Why = (reason("built-for", package=pin, cuda=row.cuda),)
     if request.version not in (None, _cuda_of(row)):
-        why = f"set in the spec; {why}, and runs with the libraries of any CUDA {cuda.major}"
+        why = (reason("in-spec"), *why, reason("any-minor", major=cuda.major))
     warnings: list[str] = []
     for other, its in built_for:
         if _cuda_of(other).major != _cuda_of(row).major:
@@ -557,7 +561,7 @@ class ImageNeeds:
 
     libraries: frozenset[str]
     cudnn: int | None
-    why: str
+    why: Why
     source: str
 
 
@@ -568,7 +572,6 @@ def image_needs(release: Release, pins: Sequence[CudaPins]) -> ImageNeeds:
     manylinux allows no other; one from conda brings or depends on them, since conda knows no image; of one from another
     index that is not known.
     """
-    none = "nothing in" if _with_conda(pins) else "no wheel of"
     packages = "packages" if _with_conda(pins) else "wheels"
     source = f"names of the locked {packages}; NVIDIA container-images Dockerfiles"
     with_torch = [each for each in pins if each.torch and each.torch.cuda]
@@ -578,14 +581,16 @@ def image_needs(release: Release, pins: Sequence[CudaPins]) -> ImageNeeds:
     libraries = ({"cudart", "cublas"} | ({"cudnn"} if cudnn else set())) - set(brought)
     if not with_torch and rows and libraries:
         loading = " and ".join(sorted({pin.name for pin, _ in rows}))
-        rest = f" and {none} the lock brings" if brought else ""
-        why = f"the smallest with {', '.join(sorted(libraries))}: what {loading} needs{rest}"
-        return ImageNeeds(frozenset(libraries), cudnn, why, "; ".join(dict.fromkeys(row.source for _, row in rows)))
+        why = [reason("smallest-flavor", libraries=", ".join(sorted(libraries))), reason("loaded-by", packages=loading)]
+        if brought:
+            why.append(reason(f"not-in-{packages}"))
+        sources = "; ".join(dict.fromkeys(row.source for _, row in rows))
+        return ImageNeeds(frozenset(libraries), cudnn, tuple(why), sources)
     if not with_torch and not brought:
         return ImageNeeds(
             frozenset({"cudart", "cublas", "nccl"}),
             None,
-            f"{none} the lock brings CUDA's libraries: the image has to",
+            (reason(f"image-brings-{packages}"),),
             source,
         )
     foreign = [each for each in with_torch if each.torch and not each.torch.channel and not each.torch.is_projects_own]
@@ -593,12 +598,14 @@ def image_needs(release: Release, pins: Sequence[CudaPins]) -> ImageNeeds:
         library for each in foreign for library in LIBRARIES[PackageSource.PYPI] if library not in each.libraries
     }
     if lacking:
-        why = f"the smallest with {', '.join(sorted(lacking))}, which {none} the lock brings"
-        return ImageNeeds(frozenset(lacking), None, why, source)
-    sources = {pin.source for each in pins for found in each.libraries.values() for pin in found}
-    names = " and ".join(source.value for source in PackageSource if source in sources)
-    text = f"{names} bring {', '.join(brought)}" if brought else f"{with_torch[0].torch} brings what it loads"
-    return ImageNeeds(frozenset(), None, f"{text}: nothing else is needed to run", source)
+        smallest = reason("smallest-flavor", libraries=", ".join(sorted(lacking)))
+        return ImageNeeds(frozenset(lacking), None, (smallest, reason(f"not-in-{packages}")), source)
+    if not brought:
+        return ImageNeeds(frozenset(), None, (reason("brought-by-torch", torch=with_torch[0].torch),), source)
+    bringing = {pin.source for each in pins for found in each.libraries.values() for pin in found}
+    names = " and ".join(source.value for source in PackageSource if source in bringing)
+    all_brought = reason("brought", sources=names, libraries=", ".join(brought))
+    return ImageNeeds(frozenset(), None, (all_brought,), source)
 
 
 def flavors_to_try(request: CudaRequest, needs: ImageNeeds) -> tuple[Decision, ...]:
@@ -606,7 +613,7 @@ def flavors_to_try(request: CudaRequest, needs: ImageNeeds) -> tuple[Decision, .
     flavour: nvcc is needed to build, not to run.
     """
     if request.flavor != AUTO:
-        return (Decision("image.flavor", request.flavor, "set in the spec", "[cuda] flavor"),)
+        return (Decision("image.flavor", request.flavor, (reason("in-spec"),), "[cuda] flavor"),)
     enough = [
         name
         for name, libraries in FLAVOR_LIBRARIES.items()

@@ -24,6 +24,7 @@ from envspec.facts.tables import GpuRow, at_least, numeric, ranges_text
 from envspec.facts.torch import BuildChoice
 from envspec.models import CpuBuild, CudaVersion, Decision, GpuCode, Platform
 from envspec.origins import PYTORCH
+from envspec.reasons import reason
 from envspec.resolve.pypi.found import is_release
 
 
@@ -279,12 +280,14 @@ def builds_text(builds: Sequence[OtherBuild], code_for: str, facts: Facts, torch
 
 
 def _decision(gpu: GpuRow, capability: ComputeCapability, code: GpuCode, how: Runs) -> Decision:
-    why = f"{_named(code)} has {_code_text(code)}"
+    why = [reason("gpu-is", gpu=gpu.name, sm=capability.sm)]
     if how is Runs.PTX:
-        ptx = ", ".join(code.ptx)
-        why = f"its driver compiles it from {ptx}, which needs the driver that the toolkit ships with"
-    why = f"{gpu.name} is {capability.sm}; {why}"
-    return Decision(f"gpu.{gpu.name}", how.value, why, code.source, code.platform)
+        why.append(reason("gpu-ptx", ptx=", ".join(code.ptx)))
+    elif code.sm or code.ptx:
+        why.append(reason("gpu-code", package=_named(code), sm=" ".join((*code.sm, *code.ptx))))
+    else:
+        why.append(reason("gpu-no-code", package=_named(code)))
+    return Decision(f"gpu.{gpu.name}", how.value, tuple(why), code.source, code.platform)
 
 
 def _unchecked(pins: CudaPins) -> str:

@@ -48,6 +48,7 @@ from envspec.models import (
     Service,
     Target,
 )
+from envspec.reasons import Reason, Why, reason, words
 from envspec.spec import Compiler, Libraries, Spec
 from envspec.spec.sections import ProjectInImage
 
@@ -95,8 +96,8 @@ def _other_minors(cuda: CudaVersion, facts: Facts) -> tuple[CudaVersion, ...]:
     return tuple(newer) if newer or cuda in known else tuple(sorted(known, reverse=True))
 
 
-def system_image(os: str, platforms: Sequence[Platform], facts: Facts, why: str) -> ImageChoice | None:
-    """The system's own image, which has no CUDA; None if it is unknown. why: the reason that no CUDA is needed."""
+def system_image(os: str, platforms: Sequence[Platform], facts: Facts, why: Why) -> ImageChoice | None:
+    """The system's own image, which has no CUDA; None if it is unknown. why: no CUDA is needed."""
     row = facts.system(os)
     if row is None or not row.image:
         return None
@@ -137,17 +138,23 @@ def _choice(
         tagged, key=lambda pair: (all(facts.digest_of(pair[0], each) for each in platforms), numeric(pair[1].cuda))
     )
     cuda, os, newest = CudaVersion.parse(row.cuda), tag.rpartition("-")[2], tagged[-1][1].cuda
-    why = f"the newest patch of CUDA {cuda} with {flavor.value} on {os}"
+    why = [reason("image-newest-patch", cuda=cuda, flavor=flavor.value, os=os)]
     if newest != row.cuda:
-        why = f"the newest patch of CUDA {cuda} with {flavor.value} and a recorded digest; {newest} has none"
+        why = [reason("image-recorded-patch", cuda=cuda, flavor=flavor.value, newest=newest)]
     if cuda != requested:
-        with_cudnn = f" with cuDNN {cudnn}" if cudnn else ""
-        nearest = "nearest newer" if cuda > requested else "newest known"
-        why = f"no image of CUDA {requested}{with_cudnn} is known for {os}; {why}, the {nearest} minor"
+        why.append(_other_minor(requested, cuda, os, cudnn))
     digests = tuple(pinned_digest(tag, platform, facts) for platform in platforms)
     image = BaseImage(REPOSITORY, tag, row.cuda, flavor.value, os, digests)
     why += _end_of_life(row, facts)
-    return ImageChoice(image, (flavor, Decision("image.tag", tag, why, row.source)))
+    return ImageChoice(image, (flavor, Decision("image.tag", tag, tuple(why), row.source)))
+
+
+def _other_minor(requested: CudaVersion, used: CudaVersion, os: str, cudnn: int | None) -> Reason:
+    """Why the image is of another minor than the packages."""
+    code = "image-nearest-minor" if used > requested else "image-newest-minor"
+    if cudnn:
+        return reason(f"{code}-cudnn", cuda=requested, os=os, cudnn=cudnn)
+    return reason(code, cuda=requested, os=os)
 
 
 def pinned_digest(tag: str, platform: Platform, facts: Facts) -> PinnedDigest:
@@ -171,7 +178,7 @@ def custom_image(base: str, os: str, platforms: Sequence[Platform], facts: Facts
         fields = (digest, "spec", "", "set in the spec; its kind is not known without the registry")
     pinned = tuple(PinnedDigest(platform, *fields) for platform in platforms)
     image = BaseImage(f"{folder}{slash}{name}", tag, None, None, os, pinned)
-    decision = Decision("image.tag", base, "the spec names its own base image", "[image] base")
+    decision = Decision("image.tag", base, (reason("image-in-spec"),), "[image] base")
     warnings = () if digest else _unlisted(f"{folder}{slash}{name}", tag, facts)
     return ImageChoice(image, (decision,), warnings)
 
@@ -192,7 +199,7 @@ def _tag_flavor(row: ImageRow, flavor: str) -> str | None:
     return next((name for name in row.flavors if re.sub(r"^cudnn\d+-", "cudnn-", name) == flavor), None)
 
 
-def _end_of_life(row: ImageRow, facts: Facts) -> str:
+def _end_of_life(row: ImageRow, facts: Facts) -> list[Reason]:
     """What a tag's support means for its reason: no warning, since no setting of a spec chooses the patch."""
     superseded = [
         other.cuda
@@ -202,9 +209,10 @@ def _end_of_life(row: ImageRow, facts: Facts) -> str:
         and set(other.os) & set(row.os)
     ]
     if row.status == "supported" or (row.status == "unknown" and not superseded):
-        return ""
-    by = f" ({superseded[-1]} follows it)" if superseded else ""
-    return f"; past its end of life{by}, so NVIDIA may delete it: `envspec image mirror` keeps a copy"
+        return []
+    if superseded:
+        return [reason("image-superseded", newer=superseded[-1])]
+    return [reason("image-end-of-life")]
 
 
 def _no_such_image(cuda: CudaVersion, flavor: str, os: str, facts: Facts) -> NoSuchImage:
@@ -262,7 +270,7 @@ def plan_base_image(
     without = tuple(_cpu_builds(able, request, release, facts))
     cpu_warnings = map(cpu_build_warning, without)
     if not linux:
-        none = Decision("image.tag", "none", "NVIDIA's images are for linux", "[env] platforms")
+        none = Decision("image.tag", "none", (reason("image-only-linux"),), "[env] platforms")
         decisions, warnings = (none, *checks.decisions), [*warnings, *cpu_warnings, *checks.warnings]
         return BaseImagePlan(None, None, codes, decisions, tuple(warnings), cpu_builds=without)
     try:
@@ -388,7 +396,7 @@ def _driver_too_old(
         elif majors:
             changes.append(f"require releases for CUDA {majors[-1]}")
     return DriverTooOld(
-        f"[cuda] driver is {driver}, and the lock needs {needed.minimum} or newer: {needed.why}",
+        f"[cuda] driver is {driver}, and the lock needs {needed.minimum} or newer: {words(needed.why)}",
         hint="; or ".join(changes),
     )
 
@@ -403,7 +411,7 @@ def _image(request: CudaRequest, release: Release | None, linux: Sequence[CudaPi
     if request.base:
         return custom_image(request.base, request.os, platforms, facts)
     if release is None:
-        why = "no locked package states which CUDA it needs, and the spec names none: the system without CUDA"
+        why: Why = (reason("no-cuda-stated"), reason("image-without-cuda"))
         if plain := system_image(request.os, platforms, facts, why):
             return plain
         raise NoSuchImage(
@@ -414,7 +422,7 @@ def _image(request: CudaRequest, release: Release | None, linux: Sequence[CudaPi
     try:
         choice = choose_image(release, flavors_to_try(request, needs), request.os, platforms, facts, needs.cudnn)
     except NoSuchImage:
-        why = f"no image of CUDA {release.cuda.major} is known for {request.os}: the system without CUDA; {needs.why}"
+        why = (reason("image-unknown", major=release.cuda.major, os=request.os), *needs.why)
         plain = system_image(request.os, platforms, facts, why)
         if request.flavor != AUTO or needs.libraries or plain is None:
             raise
@@ -437,15 +445,14 @@ def _driver(release: Release, choice: ImageChoice, checks: GpuChecks, facts: Fac
     of_minor = of_image if of_image and CudaVersion.parse(of_image) == release.cuda else str(release.cuda)
     row = facts.driver_of(release.exact or of_minor)
     if checks.ptx and row.bundled:
-        why = f"{', '.join(checks.ptx)} runs code that the driver compiles from PTX: the toolkit's own driver is needed"
-        return Driver(row.bundled, row.bundled, why, row.source)
+        of_ptx = reason("driver-of-ptx", gpus=", ".join(checks.ptx))
+        return Driver(row.bundled, row.bundled, (of_ptx,), row.source)
     if release.cuda.major < 11:
-        why = f"what CUDA {row.cuda} ships with: before CUDA 11, no older driver runs a release"
-        return Driver(row.minimum, row.bundled, why, row.source)
-    why = f"CUDA {release.cuda.major}.x runs from driver {row.minimum} on (minor-version compatibility)" + (
-        f"; {release.exact or row.cuda} ships with {row.bundled}" if row.bundled else ""
-    )
-    return Driver(row.minimum, row.bundled, why, row.source)
+        return Driver(row.minimum, row.bundled, (reason("driver-of-release", cuda=row.cuda),), row.source)
+    why = [reason("driver-of-minor", major=release.cuda.major, minimum=row.minimum)]
+    if row.bundled:
+        why.append(reason("driver-shipped", cuda=release.exact or row.cuda, driver=row.bundled))
+    return Driver(row.minimum, row.bundled, tuple(why), row.source)
 
 
 def _without_cuda(
@@ -460,7 +467,7 @@ def _without_cuda(
         # Which system it is nobody has said: without [cuda] there is no `os`.
         choice = custom_image(base, "", linux, facts)
         return BaseImagePlan(choice.image, None, codes, choice.decisions, (*warnings, *unexpected, *choice.warnings))
-    none = Decision("image.tag", "none", "no [cuda] table: an environment for the CPU", "the spec")
+    none = Decision("image.tag", "none", (reason("image-of-cpu"),), "the spec")
     return BaseImagePlan(None, None, codes, (none,), (*warnings, *unexpected))
 
 
@@ -488,9 +495,6 @@ _TRITON: Final = frozenset({"triton", "pytorch-triton"})
 #: do so only when the environment is activated, which an image is not. Source: triton/runtime/build.py.
 _CONDA_COMPILERS: Final = frozenset({"gcc", "clang", "c-compiler", "compilers"})
 
-_NEED: Final = "torch.compile and Triton's first kernel build a launcher in C, and so need a C compiler"
-_WITHOUT: Final = "torch.compile and Triton's kernels fail in it: they build a launcher in C"
-
 
 def decide_settings(
     spec: Spec, resolutions: Sequence[Resolution], facts: Facts
@@ -517,11 +521,11 @@ def decide_settings(
     )
     decisions = [*compiler_decisions]
     if image.apt:
-        why = "; ".join(f"{reason}: {' '.join(packages)}" for packages, reason in groups)
+        why = tuple(one for _, one in groups)
         decisions.append(Decision("image.apt", " ".join(image.apt), why, "the spec"))
     if services:
         value = " ".join(f"{service.name}:{service.port}" for service in services)
-        decisions.append(Decision("image.services", value, "what the container serves", "the spec: [services]"))
+        decisions.append(Decision("image.services", value, (reason("services"),), "the spec: [services]"))
     return image, tuple(decisions)
 
 
@@ -560,54 +564,62 @@ def _compiler(spec: Spec, linux: Sequence[Resolution]) -> tuple[str, Iterable[De
     requested = spec.image.compiler
     needing = [resolution for resolution in linux if _TRITON & _names(resolution)]
     if requested is Compiler.APT:
-        why = f"the spec requires one{_of_base(linux)}"
-        return "apt", [Decision("image.compiler", "apt", why, "the spec: image.compiler")]
+        why = [reason("compiler-in-spec"), *_of_base(linux)]
+        return "apt", [Decision("image.compiler", "apt", tuple(why), "the spec: image.compiler")]
     if requested is Compiler.NONE:
-        why = f"the spec sets none{f'; {_WITHOUT}' if needing else ''}"
-        return "none", [Decision("image.compiler", "none", why, "the spec: image.compiler")]
+        why = [reason("compiler-none")]
+        if needing:
+            why.append(reason("compiler-missing"))
+        return "none", [Decision("image.compiler", "none", tuple(why), "the spec: image.compiler")]
     if not needing:
         return "none", []
     brought = [sorted(_CONDA_COMPILERS & {record.name for record in resolution.conda}) for resolution in needing]
+    why = [reason("compiler-for-triton")]
     if all(brought):
-        why = f"{_NEED}; conda brings {brought[0][0]}"
-        return "conda", [Decision("image.compiler", "conda", why, "the lock contains triton")]
-    return "apt", [Decision("image.compiler", "apt", f"{_NEED}{_of_base(linux)}", "the lock contains triton")]
+        why.append(reason("compiler-of-conda", package=brought[0][0]))
+        return "conda", [Decision("image.compiler", "conda", tuple(why), "the lock contains triton")]
+    why += _of_base(linux)
+    return "apt", [Decision("image.compiler", "apt", tuple(why), "the lock contains triton")]
 
 
-def _of_base(linux: Sequence[Resolution]) -> str:
+def _of_base(linux: Sequence[Resolution]) -> list[Reason]:
     if all(resolution.target.python.source != "base" for resolution in linux):
-        return ""
-    return "; what it compiles includes Python's headers, which the base has to have beside its Python"
+        return []
+    return [reason("compiler-headers")]
 
 
 def _apt(
     spec: Spec, services: Sequence[Service], compiler: str, linux: Sequence[Resolution], facts: Facts
-) -> list[tuple[Sequence[str], str]]:
+) -> list[tuple[Sequence[str], Reason]]:
     """The system's packages in groups, each with its reason. One that the spec names, with a version or not, is its."""
     own = spec.system.apt if spec.system else ()
     pythons = {resolution.target.python.series: resolution.target for resolution in linux}
     of_system = [series for series, target in pythons.items() if target.python.source == "system"]
-    groups: list[tuple[Sequence[str], str]] = [([f"python{series}" for series in of_system], "Python itself")]
+    groups = [([f"python{series}" for series in of_system], reason("apt-python"))]
     if any(service.name == "ssh" for service in services):
-        groups.append(([_SSHD], "[services] ssh"))
+        groups.append(([_SSHD], reason("apt-ssh")))
     if compiler == "apt":
-        groups.append((COMPILER, "the compiler"))
+        groups.append((list(COMPILER), reason("apt-compiler")))
     if compiler != "none":
-        groups.append((_headers(spec, pythons, facts), "Python's headers"))
+        groups.append((_headers(spec, pythons, facts), reason("apt-headers")))
     named = {package.partition("=")[0] for package in own}
     if spec.system and spec.system.libraries is Libraries.AUTO:
         for each in library_groups(spec, linux, facts):
             brought = covered(own, each.os, facts)
-            groups.append(([package for package in each.apt if package not in brought], each.reason))
-    found: list[tuple[Sequence[str], str]] = [(own, "required by the spec")] if own else []
+            loads = reason("apt-libraries", package=f"{each.package} {each.version}", libraries=", ".join(each.loads))
+            groups.append(([package for package in each.apt if package not in brought], loads))
+    found: list[tuple[Sequence[str], Reason]] = []
+    if own:
+        found.append((own, reason("apt-in-spec", packages=" ".join(own))))
     for packages, why in groups:
         added = [package for package in packages if package not in named]
-        if added and (added, why) not in found:
-            found.append((added, why))
+        of_group = (added, reason(why.code, **dict(why.values), packages=" ".join(added)))
+        if added and of_group not in found:
+            found.append(of_group)
     return found
 
 
-def _headers(spec: Spec, pythons: Mapping[str, Target], facts: Facts) -> Sequence[str]:
+def _headers(spec: Spec, pythons: Mapping[str, Target], facts: Facts) -> list[str]:
     """Of Pythons that the system's package manager has; other sources bring their headers along."""
     systems = {series: facts.system(spec.os_on(target.platform)) for series, target in pythons.items()}
     return [

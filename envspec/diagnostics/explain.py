@@ -49,6 +49,7 @@ from envspec.models import (
 )
 from envspec.names import normalised
 from envspec.origins import PYTORCH
+from envspec.reasons import Why
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +277,7 @@ class PlatformExplanation:
     glibc: tuple[int, int] | None
     macos: tuple[int, int] | None
     download: Download
-    warnings: tuple[str, ...]
+    warnings: Why
     shared: tuple[SharedLibrary, ...]
     conda: Download | None = None
     on_top_of: str = ""

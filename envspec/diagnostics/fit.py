@@ -28,6 +28,7 @@ from envspec.facts.gpu import (
 )
 from envspec.facts.tables import at_least, numeric
 from envspec.models import CpuBuild, Driver, GpuCode, GpuCodeFound, Lock, Package, Platform, Resolution
+from envspec.reasons import words
 
 
 class FitVerdict(Enum):
@@ -206,7 +207,7 @@ def _driver(needed: Driver, machine: Machine, facts: Facts) -> FitFinding:
             why += f" ({machine.problem})"
         return FitFinding("driver", FitVerdict.DOES_NOT_FIT, why, _newer_driver(needed.minimum, machine))
     if not _is_enough(machine, needed.minimum):
-        why = f"the driver is {machine.driver}, the lock needs {needed.minimum} or newer: {needed.why}"
+        why = f"the driver is {machine.driver}, the lock needs {needed.minimum} or newer: {words(needed.why)}"
         return FitFinding("driver", FitVerdict.DOES_NOT_FIT, why, _newer_driver(needed.minimum, machine))
     why = f"{machine.driver} is {needed.minimum} or newer"
     if numeric(machine.driver) < numeric(needed.minimum):

@@ -50,6 +50,7 @@ from envspec.facts.tables import (
 )
 from envspec.models import CudaVersion, Platform
 from envspec.origins import PYTORCH_INDEX
+from envspec.reasons import Reason, Why, reason
 
 
 class CudaChoice(Enum):
@@ -100,13 +101,13 @@ class BuildChoice:
     """
 
     variant: str | None
-    why: str
+    why: Why
     source: str
     versions: tuple[str, ...] = ()
     constraint: str = ""
     url: str | None = None
     warning: str = ""
-    left_out: str = ""
+    left_out: Why = ()
     serves_gpus: bool = True
     refused: NoSuchBuild | None = None
 
@@ -141,14 +142,13 @@ def choose_build(
     if cuda is CudaChoice.ANY:
         return _for_machines(facts, public, machines, platform, as_of)
     if platform is Platform.OSX_ARM64:
-        why = "macOS has no CUDA: the default index's build"
-        return BuildChoice("cpu", why, "NVIDIA, CUDA on macOS ended with 10.2")
+        return BuildChoice("cpu", (reason("torch-macos"),), "NVIDIA, CUDA on macOS ended with 10.2")
     variant = cuda.variant if isinstance(cuda, CudaVersion) else "cpu"
     if coverage(facts, public, as_of) is Coverage.ONLY_OUTSIDE:
         return _outside(facts, torch, variant, platform)
     matching = [row for row in matching_rows(facts.torch, public) if in_time(row, as_of)]
     if not matching:
-        return BuildChoice(None, f"no known torch release matches {torch} by the date given", facts.torch[-1].source)
+        return BuildChoice(None, (reason("torch-unknown", torch=torch),), facts.torch[-1].source)
     published = [row for row in matching if row.is_published(variant, platform)]
     if not published:
         raise _no_such_build(facts, matching, variant, platform)
@@ -188,7 +188,7 @@ def _for_machines(
     facts: Facts, torch: SpecifierSet, machines: Machines, platform: Platform, as_of: datetime | None
 ) -> BuildChoice:
     """The newest release with a build that runs on the machines."""
-    default = BuildChoice(None, "no CUDA version is required: the default build", "")
+    default = BuildChoice(None, (reason("torch-any"),), "")
     if not (machines.driver or machines.gpus):
         return default
     rows = [row for row in facts.torch if in_time(row, as_of) and has_wheel(row, platform, machines.python)]
@@ -207,21 +207,23 @@ def _for_machines(
     if machines.driver is None:
         if not left_out:
             return default
-        why = f"the newest default build on {platform.value} {machines} is torch {row.version} for CUDA {cuda}"
+        why = reason(
+            "torch-default-for-machines", platform=platform.value, machines=machines, torch=row.version, cuda=cuda
+        )
         newest = newest_build_for(facts, matching, platform, machines)
         if newest and newest[0] is not row:
-            left_out += f'. [cuda] version = "{newest[1]}" allows torch {newest[0].version}, whose build has that code'
-        return BuildChoice(None, why, row.source, (row.version,), f"<={row.version}", left_out=left_out)
-    why = f"the newest build {machines} is torch {row.version} for CUDA {cuda}"
+            left_out = (*left_out, reason("torch-other-cuda", cuda=newest[1], torch=newest[0].version))
+        return BuildChoice(None, (why,), row.source, (row.version,), f"<={row.version}", left_out=left_out)
+    why = reason("torch-for-machines", machines=machines, torch=row.version, cuda=cuda)
     if variant == usual:
         # A driver that runs a release's default build runs those of older releases.
         bound = "" if row is facts.torch[-1] else f"<={row.version}"
-        why = f"{why}, its default build on {platform.value}"
-        return BuildChoice(None, why, row.source, (row.version,), bound, left_out=left_out)
+        is_default = reason("torch-is-default", platform=platform.value)
+        return BuildChoice(None, (why, is_default), row.source, (row.version,), bound, left_out=left_out)
     gpus = replace(machines, driver=None)
     choice = choose_build(facts, torch & SpecifierSet(f"<={row.version}"), cuda, platform, as_of, gpus)
-    why = f"{why}; its default build on {platform.value} is {usual}"
-    return replace(choice, why=why, left_out=left_out)
+    default_is = reason("torch-default", platform=platform.value, variant=usual)
+    return replace(choice, why=(why, default_is), left_out=left_out)
 
 
 def _newest_build(
@@ -244,47 +246,51 @@ def _variants(facts: Facts, row: TorchRelease, platform: Platform, machines: Mac
     return variants
 
 
-def _obstacle(facts: Facts, row: TorchRelease, variant: str, platform: Platform, machines: Machines) -> str:
-    """Why a build of a release does not run on the machines; empty if it does."""
+def _obstacle(facts: Facts, row: TorchRelease, variant: str, platform: Platform, machines: Machines) -> Reason | None:
+    """Why a build of a release does not run on the machines; None if it does."""
     if not (machines.driver or machines.gpus):
-        return ""
+        return None
     if variant == "cpu":
-        return f"its default build on {platform.value} is not known to be for CUDA"
+        return reason("torch-cpu", platform=platform.value)
     cuda = CudaVersion.parse(variant)
-    build, driver = f"its build for CUDA {cuda}", facts.driver_of(str(cuda))
-    if older := _older_driver(facts, build, driver.minimum, machines):
+    driver = facts.driver_of(str(cuda))
+    if older := _older_driver(facts, cuda, driver.minimum, machines):
         return older
+    if not machines.gpus:
+        return None
     code = facts.gpu_code_of(row.version, variant, platform)
-    if machines.gpus and code is None:
-        return f"the GPU code of {build} is unknown. {missing_code(row.version, variant, platform)}"
-    how = {gpu: runs(capability_of(gpu), code.sm, code.ptx) for gpu in machines.gpus} if code else {}
+    if code is None:
+        return reason("torch-code-unknown", cuda=cuda, change=missing_code(row.version, variant, platform))
+    how = {gpu: runs(capability_of(gpu), code.sm, code.ptx) for gpu in machines.gpus}
     if without := [gpu for gpu, each in how.items() if each is Runs.NOT]:
-        return f"{build} has no code for {names_with_sm(without)}"
+        return reason("torch-no-code", cuda=cuda, gpus=names_with_sm(without))
     needed = driver.bundled if Runs.PTX in how.values() else None
     if machines.driver and needed and not at_least(machines.driver, needed):
-        return f"{build} has only PTX for one of the GPUs, which needs driver {needed} or newer"
-    return ""
+        return reason("torch-only-ptx", cuda=cuda, driver=needed)
+    return None
 
 
-def _older_driver(facts: Facts, build: str, minimum: str, machines: Machines) -> str:
-    """What the driver is too old for; empty without a driver, and if it is new enough."""
+def _older_driver(facts: Facts, cuda: CudaVersion, minimum: str, machines: Machines) -> Reason | None:
+    """What the driver is too old for; None without a driver, and if it is new enough."""
     if machines.driver is None:
-        return ""
+        return None
     if not at_least(machines.driver, minimum):
-        return f"{build} needs driver {minimum} or newer"
+        return reason("torch-driver", cuda=cuda, driver=minimum)
     for gpu, first in unsupported(facts, machines.driver, machines.gpus):
-        return f"{gpu.name} needs driver {first.version} or newer"
-    return ""
+        return reason("torch-gpu-driver", gpu=gpu.name, driver=first.version)
+    return None
 
 
 def _left_out(
     facts: Facts, newest: TorchRelease, row: TorchRelease, variant: str, platform: Platform, machines: Machines
-) -> str:
+) -> Why:
     """Why the newest release is not the one that is taken; empty if it is. variant: of the build that it would have."""
     if newest is row:
-        return ""
+        return ()
     why = _obstacle(facts, newest, variant, platform, machines)
-    return f"torch {newest.version} is left out: {why}" if why else ""
+    if why is None:
+        return ()
+    return (reason("torch-left-out", (why,), torch=newest.version),)
 
 
 def _no_build_for_driver(
@@ -408,7 +414,7 @@ def cuda_of_label(line: str, label: str, cuda: CudaVersion | CudaChoice) -> Cuda
 def _from_default(facts: Facts, candidates: Sequence[TorchRelease], variant: str, platform: Platform) -> BuildChoice:
     newest = candidates[-1]
     same = versions_of(row for row in candidates if row.default_on(platform) == variant)
-    why = f"torch {newest.version} is the newest match with {variant}, its default build on {platform.value}"
+    why = (reason("torch-newest-default", torch=newest.version, variant=variant, platform=platform.value),)
     defaults = {row.default_on(platform) for row in facts.torch}
     constraint = "" if defaults == {variant} else _range(same)
     return BuildChoice(variant, why, newest.source, same, constraint)
@@ -417,7 +423,10 @@ def _from_default(facts: Facts, candidates: Sequence[TorchRelease], variant: str
 def _from_pytorch(facts: Facts, candidates: Sequence[TorchRelease], variant: str, platform: Platform) -> BuildChoice:
     newest = candidates[-1]
     usual = newest.default_on(platform) or "not known"
-    why = f"torch {newest.version} is the newest match with {variant}; its default build on {platform.value} is {usual}"
+    why = (
+        reason("torch-newest", torch=newest.version, variant=variant),
+        reason("torch-default", platform=platform.value, variant=usual),
+    )
     warning = ""
     if not _is_confirmed(facts, newest, variant, platform):
         warning = f"torch {newest.version}: no source confirms a {variant} build for {platform.value}"
@@ -440,13 +449,13 @@ def _is_confirmed(facts: Facts, torch: TorchRelease, variant: str, platform: Pla
 def _outside(facts: Facts, torch: SpecifierSet, variant: str, platform: Platform) -> BuildChoice:
     """A torch that the data does not have: the default index, unless its newest default build is another variant."""
     oldest, newest = facts.torch[0], facts.torch[-1]
-    outside = f"torch {torch} is outside the facts ({oldest.version} to {newest.version})"
-    relation, url = "is not", PYTORCH_INDEX.format(variant=variant)
+    outside = reason("torch-outside", torch=torch, oldest=oldest.version, newest=newest.version)
+    relation, url = "torch-not-default-of", PYTORCH_INDEX.format(variant=variant)
     if variant == newest.default_on(platform):
-        relation, url = "is", ""
+        relation, url = "torch-default-of", ""
     return BuildChoice(
         variant,
-        f"{outside}; {variant} {relation} torch {newest.version}'s default build",
+        (outside, reason(relation, variant=variant, torch=newest.version)),
         newest.source,
         url=url or None,
         warning=f"{outside}: its builds and its family could not be checked. Add it to the spec: "

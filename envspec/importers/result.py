@@ -10,8 +10,9 @@ from packaging.version import Version
 
 from envspec.errors import EnvspecError
 from envspec.facts import Facts
-from envspec.importers.types import Draft, LedgerEntry
-from envspec.models import DEFAULT_INDEX, CondaPackage, Decision, Package, Platform, Resolution
+from envspec.importers.types import Draft, LedgerEntry, SpecDecision
+from envspec.models import DEFAULT_INDEX, CondaPackage, Package, Platform, Resolution
+from envspec.reasons import words
 from envspec.verifier.scan import same_version
 from envspec.verifier.types import VerifyResult
 
@@ -48,7 +49,7 @@ class Imported:
     spec: Path
     text: str
     ledger: tuple[LedgerEntry, ...]
-    decisions: tuple[Decision, ...]
+    decisions: tuple[SpecDecision, ...]
     lock: Path | None = None
     moved: tuple[Moved, ...] | None = None
     compared: int = 0
@@ -98,7 +99,7 @@ def _moved_conda(versions: Mapping[str, str], conda: Mapping[str, CondaPackage])
         if package is None:
             yield Moved(name, before, "", "nothing in the lock requires it")
         elif before not in (package.version, f"{package.version} {package.build}"):
-            why = package.preferred.why if package.preferred else "the spec requires another one"
+            why = words(package.preferred.why) if package.preferred else "the spec requires another one"
             yield Moved(name, before, f"{package.version} {package.build}", why)
 
 
@@ -106,7 +107,7 @@ def _why(package: Package | None, before: str, facts: Facts, platform: Platform)
     if package is None:
         return "it comes from conda"
     if package.preferred:
-        return package.preferred.why
+        return words(package.preferred.why)
     old, new = Version(before), Version(package.version)
     if old.public == new.public:
         variant = facts.default_variant(new.public, platform)

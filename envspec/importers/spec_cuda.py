@@ -13,9 +13,9 @@ from envspec.facts.gpu import UnknownGpu, find_gpu
 from envspec.facts.tables import TorchRelease
 from envspec.facts.torch import nearest_cuda
 from envspec.importers.pip import pinned
-from envspec.importers.types import CPU, Choices, Clue, Draft, Import, Outcome
+from envspec.importers.types import CPU, Choices, Clue, Draft, Import, Outcome, SpecDecision
 from envspec.lockfile.toml_writer import Value
-from envspec.models import CudaVersion, Decision, Platform
+from envspec.models import CudaVersion, Platform
 from envspec.origins import INDEX_FAMILY
 from envspec.spec.conda import name_of as conda_name
 from envspec.spec.requirements import read_requirement
@@ -40,7 +40,7 @@ class CudaTable:
         self._draft: Draft = imported.draft
         self._choices = choices
         self._facts = facts
-        self.decisions: list[Decision] = []
+        self.decisions: list[SpecDecision] = []
 
     def values(self, torch: SpecifierSet, dependencies: Sequence[str]) -> Mapping[str, Value] | str:
         """The values, or the text of a table without any. torch: the versions that the sources allow."""
@@ -70,7 +70,7 @@ class CudaTable:
         return WITH_CUDA
 
     def _decide(self, what: str, value: str, why: str, source: str = "") -> str:
-        self.decisions.append(Decision(what, value, why, source))
+        self.decisions.append(SpecDecision(what, value, why, source))
         return value
 
     def _first(self, what: str, clues: Sequence[Clue]) -> str:

@@ -30,9 +30,10 @@ from envspec.importers.types import (
     LedgerEntry,
     Outcome,
     Source,
+    SpecDecision,
 )
 from envspec.lockfile.toml_writer import Value, bare_key, string, time_text
-from envspec.models import Decision, Platform
+from envspec.models import Platform
 from envspec.names import normalised
 from envspec.origins import INDEX_FAMILY
 from envspec.spec.conda import read_match_spec, read_preferred_record
@@ -58,7 +59,7 @@ class SpecDraft:
 
     name: str
     text: str
-    decisions: tuple[Decision, ...]
+    decisions: tuple[SpecDecision, ...]
     with_cuda: str = ""
 
 
@@ -111,7 +112,7 @@ class _SpecWriter:
         self._facts = facts
         self._folder = folder.resolve()
         self._now = now
-        self.decisions: list[Decision] = []
+        self.decisions: list[SpecDecision] = []
         self.name = env_name(choices.name or self._draft.name or imported.root.resolve().name)
 
     def tables(self) -> Iterator[str]:
@@ -177,7 +178,7 @@ class _SpecWriter:
         return values if isinstance(values, str) else _table("cuda", values)
 
     def _decide(self, what: str, value: str, why: str, source: str = "") -> str:
-        self.decisions.append(Decision(what, value, why, source))
+        self.decisions.append(SpecDecision(what, value, why, source))
         return value
 
     def _read(

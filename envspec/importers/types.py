@@ -100,6 +100,20 @@ class Clue(NamedTuple):
     kind: str = ""
 
 
+class SpecDecision(NamedTuple):
+    """A choice that was made for the spec.
+
+    what: the dotted key of the spec that has it.
+    why: in words.
+    source: the file and line, or what else states it.
+    """
+
+    what: str
+    value: str
+    why: str
+    source: str = ""
+
+
 class DraftRequirement(NamedTuple):
     """A line for [pip] dependencies.
 

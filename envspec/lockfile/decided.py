@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from envspec.lockfile.document import decision_key
 from envspec.models import Commit, Decision, Lock, Override, PinnedDigest, Resolution
-
-#: Where a base image's digest is from, in words.
-DIGEST_FROM: Final = {
-    "recorded": "recorded in envspec's data",
-    "registry": "read from the registry",
-    "spec": "named by the spec",
-    "unresolved": "not resolved",
-}
+from envspec.reasons import reason
 
 
 def all_decisions(lock: Lock) -> tuple[Decision, ...]:
@@ -29,23 +21,24 @@ def all_decisions(lock: Lock) -> tuple[Decision, ...]:
 
 
 def _of_override(override: Override) -> Decision:
-    return Decision(f"override.{override.name}", str(override), override.reason, "the spec: pip.overrides")
+    why = (reason("override", reason=override.reason),)
+    return Decision(f"override.{override.name}", str(override), why, "the spec: pip.overrides")
 
 
 def _of_commit(commit: Commit) -> Decision:
-    why = f"the commit that {commit.ref or 'the default branch'} is at"
-    return Decision(f"source.{commit.name}", commit.address, why, commit.requirement)
+    why = reason("commit-of", ref=commit.ref) if commit.ref else reason("commit-of-default")
+    return Decision(f"source.{commit.name}", commit.address, (why,), commit.requirement)
 
 
 def _of_digest(pinned: PinnedDigest) -> Decision:
     value, platform = pinned.digest or "unresolved", pinned.platform
     if not pinned.kind:
-        return Decision("image.digest", value, pinned.note, "", platform)
-    return Decision("image.digest", value, DIGEST_FROM.get(pinned.source, pinned.source), pinned.note, platform)
+        return Decision("image.digest", value, (reason("digest", note=pinned.note),), "", platform)
+    return Decision("image.digest", value, (reason(f"digest-{pinned.source}"),), pinned.note, platform)
 
 
 def _of_constraints(part: Resolution) -> Iterator[Decision]:
     base = part.on_top_of
     if base and base.constraints:
-        why = f"{base.source} states them for all that is installed there (PIP_CONSTRAINT)"
+        why = (reason("base-constraints", source=base.source),)
         yield Decision("base.constraints", "; ".join(base.constraints), why, base.source, part.target.platform)

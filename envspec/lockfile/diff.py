@@ -30,6 +30,7 @@ from envspec.lockfile.folder import find_lock, read_lock
 from envspec.lockfile.header import LOCK_FILE
 from envspec.lockfile.toml_writer import string, time_text
 from envspec.models import BaseImage, CondaPackage, Driver, ImageSettings, Lock, Package, Platform, Resolution
+from envspec.reasons import words
 from envspec.spec.owner import LOCKS
 
 
@@ -137,7 +138,7 @@ def diff_locks(old: Lock, new: Lock) -> LockDiff:
     olds, news = _by_platform(old), _by_platform(new)
     both = tuple(sorted(olds.keys() & news.keys(), key=lambda platform: platform.value))
     reasons = {
-        (decision.what, platform): decision.why
+        (decision.what, platform): words(decision.why)
         for lock in (old, new)
         for decision in all_decisions(lock)
         for platform in (decision.platform, None)

@@ -40,6 +40,7 @@ from envspec.models import (
     WheelFile,
 )
 from envspec.names import Form
+from envspec.reasons import Reason, Why, words
 
 T = TypeVar("T")
 
@@ -257,7 +258,37 @@ def _resolution(value: object, path: str) -> Resolution:
     return Resolution(target=target, **_fields(Resolution, others, f"{path}."))
 
 
+def read_why(rows: object) -> Why:
+    """Reasons, of parsed TOML.
+
+    Raises:
+        ValueError: they are none.
+    """
+    why: Why = _codec(Why).read(rows, "why")
+    return why
+
+
+def _from_reason(one: Reason) -> Value:
+    table: dict[str, Value] = {"code": one.code, **dict(one.values)}
+    if one.because:
+        table["because"] = [_from_reason(each) for each in one.because]
+    return table
+
+
+def _to_reason(value: object, path: str) -> Reason:
+    if not isinstance(value, dict):
+        raise _wrong(path, "a table", value)
+    values = {key: text for key, text in value.items() if key not in ("code", "because")}
+    because = enumerate(_list(value.get("because", []), f"{path}.because"))
+    return Reason(
+        _text(value.get("code"), f"{path}.code"),
+        _pairs(values, path),
+        tuple(_to_reason(each, f"{path}.because[{position}]") for position, each in because),
+    )
+
+
 _SIMPLE: Final[Mapping[Any, _Codec]] = {
+    Reason: _Codec(_from_reason, _to_reason),
     str: _Codec(_same, _text),
     int: _Codec(_same, partial(_instance, int, "an integer")),
     bool: _Codec(_same, partial(_instance, bool, "true or false")),
@@ -411,7 +442,7 @@ def _resolution_text(table: Mapping[str, Any]) -> str:
 def decision_key(decision: Decision) -> tuple[str, ...]:
     """By which a lock's decisions are sorted."""
     platform = decision.platform.value if decision.platform else ""
-    return decision.what, platform, decision.value, decision.why, decision.source
+    return decision.what, platform, decision.value, words(decision.why), decision.source
 
 
 def _canonical_resolution(resolution: Resolution) -> Resolution:

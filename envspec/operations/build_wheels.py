@@ -61,6 +61,7 @@ from envspec.operations.built_wheels import BUILT_WHEELS, find_built
 from envspec.operations.lock_state import LockState, Upgrade, lacks_wheel, locked_commit
 from envspec.operations.session import Session
 from envspec.origins import PYTORCH
+from envspec.reasons import reason
 from envspec.registry.client import resolve_digests
 from envspec.registry.reference import endpoint_of, parse
 from envspec.resolve.pypi.index.file_metadata import BadSdist, source_of_metadata, stated_version
@@ -195,7 +196,7 @@ def own_base(spec: Spec, facts: Facts, platform: Platform) -> BaseImage | None:
     cuda = spec.cuda_on(platform)
     if cuda is None or cuda.version is None:
         return None
-    flavor = Decision("image.flavor", "devel", "wheels are built in it")
+    flavor = Decision("image.flavor", "devel", (reason("for-builds"),))
     try:
         return choose_image(Release(cuda.version, None, flavor), [flavor], cuda.os.value, [platform], facts).image
     except NoSuchImage:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -19,15 +18,15 @@ from envspec.importers.empty import note_empty
 from envspec.importers.result import Imported, Proof, moves
 from envspec.importers.spec_lines import with_extras, with_name_of_wheel
 from envspec.importers.spec_text import spec_of
-from envspec.importers.types import Choices, Clue, Draft, Import, Outcome, Source
+from envspec.importers.types import Choices, Clue, Draft, Import, Outcome, Source, SpecDecision
 from envspec.importers.unsupported import check_supported
 from envspec.io.files import replace_user_file
 from envspec.lockfile.folder import read_lock
-from envspec.models import Decision, Lock, Resolution
+from envspec.models import Lock, Resolution
 from envspec.operations.environment import verify
 from envspec.operations.lock.all import ContextOf, lock_all
 from envspec.operations.lock_state import LockRequest
-from envspec.resolve.pypi.errors import absent_extra
+from envspec.resolve.pypi.errors import is_absent
 from envspec.spec.requirements import Requirement, read_requirement
 
 #: Of projects in one spec whose name is not in their files: each costs another try.
@@ -151,7 +150,7 @@ def _lock_with_cuda(found: Imported, directory: Path, context_of: ContextOf) -> 
     the spec stays as it was.
     """
     others = tuple(each for each in found.decisions if each.what != "cuda")
-    decision = Decision("cuda", "as torch's wheels require", "a package requires torch", "the index")
+    decision = SpecDecision("cuda", "as torch's wheels require", "a package requires torch", "the index")
     before = found.spec.read_bytes()
     replace_user_file(found.spec, found.with_cuda.encode())
     try:
@@ -173,7 +172,7 @@ def _lock(found: Imported, directory: Path, context_of: ContextOf) -> Imported:
             renamed = with_name_of_wheel(found.text, error.requested, error.found)
             if renamed == found.text:
                 raise
-            decision = Decision("pip.dependencies", error.found, f"the name of {error.requested}, by its wheel")
+            decision = SpecDecision("pip.dependencies", error.found, f"the name of {error.requested}, by its wheel")
             with_cuda = with_name_of_wheel(found.with_cuda, error.requested, error.found)
             found = replace(found, text=renamed, with_cuda=with_cuda, decisions=(*found.decisions, decision))
             replace_user_file(found.spec, renamed.encode())
@@ -203,9 +202,7 @@ def _without_absent_extras(found: Imported, draft: Draft, lock: Lock) -> Importe
 
 def _lacks(part: Resolution, line: Requirement, extra: str) -> bool:
     """Whether the lock warns that the package of a requirement does not have an extra."""
-    versions = [each.version for each in part.packages if each.name == line.name]
-    texts = [text for version in versions for text in absent_extra(line.name, version, extra)]
-    return any(re.search(rf"{re.escape(text)}[:,]", warning) for text in texts for warning in part.warnings)
+    return any(is_absent(warning, line.name, extra) for warning in part.warnings)
 
 
 def _part(lock: Lock) -> Resolution:

@@ -22,9 +22,9 @@ from envspec.diagnostics.explain import (
 )
 from envspec.diagnostics.fit import FitFinding, FitReport, FitVerdict
 from envspec.diagnostics.machine import Machine, MachineSource
-from envspec.lockfile.decided import DIGEST_FROM
 from envspec.lockfile.toml_writer import string
 from envspec.models import DEFAULT_INDEX, SPEC, CpuBuild, Decision, GpuCode, Platform
+from envspec.reasons import reason, words
 from envspec.report.format import (
     Row,
     Table,
@@ -103,9 +103,9 @@ def _decisions(decisions: Sequence[Decision]) -> Iterator[Row]:
         platforms += [decision.platform] if decision.platform else []
     for decision, platforms in merged.items():
         # The reason for apt packages names the origin of each.
-        reason = _sourced(decision.why, "" if decision.what == "image.apt" else decision.source)
+        source = "" if decision.what == "image.apt" else decision.source
         value = _RUNS.get(decision.value, decision.value) if decision.what.startswith("gpu.") else decision.value
-        yield row(decision.what, short_hashes(value), _listed(platforms), notes=[reason])
+        yield row(decision.what, short_hashes(value), _listed(platforms), notes=[_sourced(words(decision.why), source)])
 
 
 def _sourced(reason: str, source: str) -> str:
@@ -118,7 +118,7 @@ def _base_image(found: Explanation) -> Iterator[Row]:
     for image in filter(None, (found.base_image, *(each.base_image for each in found.platform_cuda))):
         yield row(image.name)
         for pinned in image.digests:
-            origin = DIGEST_FROM.get(pinned.source, pinned.source)
+            origin = words([reason(f"digest-{pinned.source}")])
             # The sources of a recorded digest are among the decisions.
             notes = [origin] if pinned.source == "recorded" else [origin, pinned.note]
             yield row(f"{pinned.platform.value}: {pinned.digest or 'no known digest'}", notes=notes)
@@ -162,7 +162,7 @@ def _driver(found: Explanation) -> Iterator[Row]:
     for driver, where in ((found.driver, ""), *own):
         if driver:
             bundled = f"; the toolkit ships with {driver.bundled}" if driver.bundled else ""
-            yield row(f"{where}{driver.minimum} or newer{bundled}", notes=[_sourced(driver.why, driver.source)])
+            yield row(f"{where}{driver.minimum} or newer{bundled}", notes=[_sourced(words(driver.why), driver.source)])
     for each in found.gpu_drivers:
         why = f"its first driver, of CUDA {each.cuda}; older ones do not support it"
         yield row(f"{each.gpu}: {each.minimum} or newer", notes=[_sourced(why, each.source)])
@@ -245,12 +245,14 @@ def _variant(
     title: str, variant: Variant | CondaVariant, files: Iterable[Row], code: Iterable[GpuCode] = (), note: str = ""
 ) -> list[Table]:
     """code: read from a wheel."""
-    preferred = variant.preferred
+    preferred: list[Row] = []
+    if variant.preferred:
+        preferred.append(row(variant.preferred.version, notes=[words(variant.preferred.why)]))
     return [
         listing(f"{title} on {_listed(file.platform for file in variant.files)}", [row(note)]),
         listing("required by", _tree(variant.chains, with_channels=isinstance(variant, Variant))),
         _newest(variant),
-        listing("version that the spec prefers", [row(preferred.version, notes=[preferred.why])] if preferred else []),
+        listing("version that the spec prefers", preferred),
         listing("GPU code", _gpu_code(variant.gpu_code)),
         listing("GPU code read from the wheel", _gpu_code(code)),
         listing("files", files),
@@ -261,7 +263,7 @@ def _newest(variant: Variant | CondaVariant) -> Table:
     """The newest version that was considered: the locked one, or why it was rejected."""
     where = f"up to {utc(variant.as_of)}" if variant.as_of else "on its index"
     if variant.rejected:
-        rejected = row(variant.rejected.version, notes=[variant.rejected.why])
+        rejected = row(variant.rejected.version, notes=[words(variant.rejected.why)])
         return listing(f"newest version {where}, rejected", [rejected])
     return listing(f"newest version {where}", [row(f"{variant.version}, which is locked")] if variant.is_newest else [])
 

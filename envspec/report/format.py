@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any, Final
 
 from envspec.escaping import html, markdown, markdown_code, one_line, visible
+from envspec.reasons import Reason
 
 #: Characters on a line of text by default.
 WIDTH: Final = 100
@@ -312,6 +313,9 @@ def document(value: object) -> str:
 
 
 def _json_value(value: object) -> Any:
+    if isinstance(value, Reason):
+        because = {"because": value.because} if value.because else {}
+        return {"code": value.code, "text": str(value), **dict(value.values), **because}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Enum):

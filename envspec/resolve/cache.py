@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
@@ -23,9 +24,10 @@ from envspec.models import (
     WheelFile,
     WrongRow,
 )
+from envspec.reasons import Reason, Why
 
 #: Part of every key. Change it if the same request gives another result, or its stored form changes.
-FORMAT: Final = "22"
+FORMAT: Final = "23"
 
 
 def key_of(parts: object) -> str:
@@ -42,8 +44,10 @@ def get(store: Store, key: str, target: Target) -> Resolution | None:
     installed = tuple(map(_installed, stored["installed"]))
     packages = tuple(map(_package, stored["packages"]))
     shared = tuple(map(_shared, stored["shared"]))
-    warnings, moved = tuple(stored["warnings"]), tuple(stored["moved"])
-    held_back = tuple(HeldBack(**each) for each in stored.get("held_back", ()))
+    warnings, moved = _why(stored["warnings"]), tuple(stored["moved"])
+    held_back = tuple(
+        HeldBack(each["name"], _reason(each["warning"]), each["since"]) for each in stored.get("held_back", ())
+    )
     return Resolution(target, packages, warnings, installed=installed, shared=shared, moved=moved, held_back=held_back)
 
 
@@ -54,10 +58,22 @@ def put(store: Store, key: str, resolution: Resolution) -> None:
     ]
     installed = [asdict(package) for package in resolution.installed]
     shared = [asdict(each) for each in resolution.shared]
-    texts = {"warnings": [*resolution.warnings], "moved": [*resolution.moved]}
+    texts = {"warnings": [asdict(each) for each in resolution.warnings], "moved": [*resolution.moved]}
     held_back = [asdict(each) for each in resolution.held_back]
     fields = {"packages": packages, "installed": installed, "shared": shared, **texts, "held_back": held_back}
     store.put_answer(key, fields)
+
+
+def _reason(fields: dict[str, Any]) -> Reason:
+    return Reason(fields["code"], tuple((name, text) for name, text in fields["values"]), _why(fields["because"]))
+
+
+def _why(rows: Iterable[dict[str, Any]]) -> Why:
+    return tuple(map(_reason, rows))
+
+
+def _rejected(fields: dict[str, Any] | None) -> Rejected | None:
+    return Rejected(fields["version"], _why(fields["why"])) if fields else None
 
 
 def _installed(fields: dict[str, Any]) -> InstalledPackage:
@@ -73,8 +89,8 @@ def _package(fields: dict[str, Any]) -> Package:
         "file": WheelFile(**fields["file"]),
         "required_by": tuple(Dependent(**each) for each in fields["required_by"]),
         "uploaded": datetime.fromisoformat(fields["uploaded"]) if fields["uploaded"] else None,
-        "rejected": Rejected(**fields["rejected"]) if fields["rejected"] else None,
-        "preferred": Rejected(**fields["preferred"]) if fields["preferred"] else None,
+        "rejected": _rejected(fields["rejected"]),
+        "preferred": _rejected(fields["preferred"]),
         "extras": tuple(fields["extras"]),
         "removed": tuple(fields["removed"]),
         "built": BuiltWheel(**fields["built"]) if fields["built"] else None,

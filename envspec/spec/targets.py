@@ -14,6 +14,7 @@ from envspec.errors import UsageError
 from envspec.facts import Facts
 from envspec.facts.tables import PythonRow, numeric
 from envspec.models import Decision, Platform, Python, Target
+from envspec.reasons import Reason, reason
 from envspec.spec import PythonSource, Spec
 from envspec.spec.errors import RefusedValues
 
@@ -104,7 +105,7 @@ def targets_of(
         (glibc, macos), bound = bounds_of(spec, facts, platform)
         if given and platform.is_linux and (found := given[platform]).glibc and not spec.image.glibc:
             glibc = found.glibc
-            why = "the glibc there bounds the wheels that it can load"
+            why = (reason("glibc-of-place"),)
             bound = (Decision("glibc", ".".join(map(str, glibc)), why, found.place, platform),)
         targets.append(Target(platform, python, glibc, macos))
         decisions += [decision, *bound]
@@ -124,7 +125,7 @@ def bounds_of(spec: Spec, facts: Facts, platform: Platform) -> tuple[Bounds, tup
         return (glibc, None), (decision,)
     if platform is not Platform.OSX_ARM64:
         return (None, None), ()
-    why = "the oldest macOS to run on: every Mac with Apple silicon can have it, and newer wheels need no more"
+    why = (reason("macos-oldest"),)
     return (None, MACOS), (Decision("macos", ".".join(map(str, MACOS)), why, "envspec's default", platform),)
 
 
@@ -137,7 +138,7 @@ def has_cuda(spec: Spec, platform: Platform) -> bool:
 def _glibc(spec: Spec, facts: Facts, platform: Platform) -> tuple[tuple[int, int], Decision]:
     if spec.image.glibc:
         major, minor = spec.image.glibc
-        why = "the custom base's own glibc bounds the wheels that it can load"
+        why = (reason("glibc-of-base"),)
         return spec.image.glibc, Decision("glibc", f"{major}.{minor}", why, f"{_SPEC}: image.glibc", platform)
     os = spec.os_on(platform)
     row = facts.system(os)
@@ -146,9 +147,8 @@ def _glibc(spec: Spec, facts: Facts, platform: Platform) -> tuple[tuple[int, int
             f"the glibc of {os} is not known", hint="choose another `cuda.os`, or a base of your own with `image.glibc`"
         )
     major, minor = numeric(row.glibc)[:2]
-    named = os if spec.names_os(platform) else f"{os}, the system where the spec names none,"
-    why = f"the glibc of {named} bounds the wheels that it can load"
-    return (major, minor), Decision("glibc", row.glibc, why, row.source, platform)
+    of_system = reason("glibc-of-system" if spec.names_os(platform) else "glibc-of-default-system", os=os)
+    return (major, minor), Decision("glibc", row.glibc, (of_system,), row.source, platform)
 
 
 def _conda(spec: Spec, platform: Platform, pythons: Mapping[Platform, str]) -> tuple[Python, Decision]:
@@ -158,13 +158,13 @@ def _conda(spec: Spec, platform: Platform, pythons: Mapping[Platform, str]) -> t
             f"the solved conda packages have no Python for {platform.value}",
             hint=f"`env.python` is {spec.env.python}: check that a channel in `conda.channels` has it",
         )
-    return _stated(version, "conda", "the Python of the solved conda packages", "conda", platform)
+    return _stated(version, "conda", reason("python-of-conda"), "conda", platform)
 
 
 def _python(spec: Spec, facts: Facts, platform: Platform, time: datetime | None) -> tuple[Python, Decision]:
     env, of_base = spec.env, spec.image.python
     if of_base and platform.is_linux:
-        return _stated(of_base, "base", "`image.python` states that the base image has it", "image.python", platform)
+        return _stated(of_base, "base", reason("python-of-base"), "image.python", platform)
     if env.python_source is PythonSource.SYSTEM and platform.is_linux:
         return _system(spec, facts, platform)
     newest = facts.newest_python(env.python_series)
@@ -177,24 +177,25 @@ def _python(spec: Spec, facts: Facts, platform: Platform, time: datetime | None)
     exact = env.exact_python or of_base
     if exact and env.python_source is not PythonSource.STANDALONE:
         key = "env.python" if env.exact_python else "image.python"
-        return _stated(exact, "spec", "the spec names the patch itself", key, platform)
+        return _stated(exact, "spec", reason("python-patch-in-spec"), key, platform)
     return _standalone(spec, facts, platform, time)
 
 
 def _given(spec: Spec, facts: Facts, platform: Platform, found: GivenPython) -> tuple[Python, Decision]:
-    source, why = ("base" if found.is_base else "spec"), f"the Python of {found.place}"
+    source = "base" if found.is_base else "spec"
+    why = reason("python-of-place", place=found.place)
     version = found.version or spec.env.exact_python or facts.newest_python(spec.env.python_series) or ""
     if not version:
         raise UnknownPython(
             f"the patch of Python {spec.env.python} is unknown", hint='write it: python = "3.12.11", in [env]'
         )
     if not found.version:
-        why = f"{found.place} does not state the Python: of {spec.env.python}"
-    return Python(version, source), Decision("python", f"{version} ({source})", why, found.place, platform)
+        why = reason("python-not-stated", place=found.place, python=spec.env.python)
+    return Python(version, source), Decision("python", f"{version} ({source})", (why,), found.place, platform)
 
 
-def _stated(version: str, source: str, why: str, key: str, platform: Platform) -> tuple[Python, Decision]:
-    return Python(version, source), Decision("python", f"{version} ({source})", why, f"{_SPEC}: {key}", platform)
+def _stated(version: str, source: str, why: Reason, key: str, platform: Platform) -> tuple[Python, Decision]:
+    return Python(version, source), Decision("python", f"{version} ({source})", (why,), f"{_SPEC}: {key}", platform)
 
 
 def _system(spec: Spec, facts: Facts, platform: Platform) -> tuple[Python, Decision]:
@@ -220,7 +221,7 @@ def _system(spec: Spec, facts: Facts, platform: Platform) -> tuple[Python, Decis
             f"which patch of Python {row.python} {os} installs is not known",
             hint="remove `python_source`, or use another `cuda.os`",
         )
-    why = f"the Python that {os} itself installs, as `env.python_source` requires"
+    why = (reason("python-of-system", os=os),)
     decision = Decision("python", f"{row.python_patch} (system)", why, row.source, platform)
     return Python(row.python_patch, "system"), decision
 
@@ -230,21 +231,23 @@ def _standalone(spec: Spec, facts: Facts, platform: Platform, time: datetime | N
     if own:
         row, why = _pick(spec, own, time)
         python = Python(row.version, "standalone", row.url, row.sha256)
-        return python, Decision("python", f"{row.version} (standalone)", why, row.source, platform)
+        return python, Decision("python", f"{row.version} (standalone)", (why,), row.source, platform)
     # Without an image, whoever installs the lock brings a Python; which patch is all that the resolution has to know.
     elsewhere = {row.version: row for other in reversed(Platform) for row in _builds(spec, facts, other)}
     needed = platform.is_linux and spec.env.python_source is PythonSource.STANDALONE
     series = facts.python_series.get(spec.env.python)
     if series and not elsewhere and not needed:
-        why = f"no standalone build of Python {series.series} is known: install it yourself; its newest patch"
+        why = reason("python-unbuilt-series", series=series.series)
         return Python(series.newest, "spec"), Decision(
-            "python", f"{series.newest} (spec)", why, series.source, platform
+            "python", f"{series.newest} (spec)", (why,), series.source, platform
         )
     if needed or not elsewhere:
         raise _unknown(spec, facts, platform)
     row, why = _pick(spec, sorted(elsewhere.values(), key=lambda row: numeric(row.version), reverse=True), time)
-    why = f"no standalone build for {platform.value} is known: install it yourself; {why}, on {row.platform}"
-    return Python(row.version, "spec"), Decision("python", f"{row.version} (spec)", why, row.source, platform)
+    unbuilt = reason("python-unbuilt", platform=platform.value)
+    of_other = reason("python-of-platform", (why,), platform=row.platform)
+    decision = Decision("python", f"{row.version} (spec)", (unbuilt, of_other), row.source, platform)
+    return Python(row.version, "spec"), decision
 
 
 def _builds(spec: Spec, facts: Facts, platform: Platform) -> list[PythonRow]:
@@ -253,18 +256,18 @@ def _builds(spec: Spec, facts: Facts, platform: Platform) -> list[PythonRow]:
     return [row for row in rows if spec.env.exact_python in (None, row.version)]
 
 
-def _pick(spec: Spec, rows: Sequence[PythonRow], time: datetime | None) -> tuple[PythonRow, str]:
+def _pick(spec: Spec, rows: Sequence[PythonRow], time: datetime | None) -> tuple[PythonRow, Reason]:
     """The first of `rows` (newest first) that was built by `time`, else the oldest; and why."""
     if spec.env.exact_python:
-        return rows[0], "the standalone build of the patch that the spec names"
+        return rows[0], reason("python-build-of-patch")
     if time is None:
-        return rows[0], "the newest patch of the series with a standalone build"
-    until = f"{time:%Y-%m-%d} (as_of)"
+        return rows[0], reason("python-newest-build")
+    day = f"{time:%Y-%m-%d}"
     for row in rows:
         if _built(row) <= time:
-            return row, f"the newest patch of the series with a standalone build of {until} or earlier"
+            return row, reason("python-newest-build-by", day=day)
     oldest = rows[-1]
-    return oldest, f"no standalone build of {until} or earlier is known: the oldest known, of {_built(oldest):%Y-%m-%d}"
+    return oldest, reason("python-oldest-build", day=day, built=f"{_built(oldest):%Y-%m-%d}")
 
 
 def _built(row: PythonRow) -> datetime:

@@ -11,6 +11,7 @@ from envspec.base_image.libraries import LIBPYTHON, library_warnings
 from envspec.base_image.plan import decide_settings
 from envspec.facts import load_facts
 from envspec.models import Python, Resolution
+from envspec.reasons import words
 from envspec.spec import parse_spec
 from tests.support.builders.locks import ARM, X86, conda, conda_resolution, package, resolution
 
@@ -63,7 +64,7 @@ def test_two_platforms_are_one_reason() -> None:
     spec = parse_spec(text, "spec.toml", datetime.now(timezone.utc))
     image, decisions = decide_settings(spec, [resolution(X86, OPENCV), resolution(ARM, OPENCV)], FACTS)
     assert image.apt == ("libgl1", "libglib2.0-0t64")
-    assert [each.why.count("opencv-python") for each in decisions if each.what == "image.apt"] == [1]
+    assert [words(each.why).count("opencv-python") for each in decisions if each.what == "image.apt"] == [1]
 
 
 @pytest.mark.parametrize("os", ["ubuntu22.04", "ubuntu24.04", "debian12"])

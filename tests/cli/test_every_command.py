@@ -21,6 +21,7 @@ from envspec.lockfile.document import dump
 from envspec.lockfile.folder import write_folder
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Decision
+from envspec.reasons import reason
 from tests.support.builders.locks import example
 from tests.support.user import command_line, environment, envspec, on_a_terminal
 
@@ -39,7 +40,7 @@ on_posix = pytest.mark.skipif(sys.platform == "win32", reason="pipes, signals an
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A folder with one lock, `foreign`, whose reasons are not ASCII."""
-    lock = replace(example(), name="foreign", decisions=(Decision("python", "3.11.14", FOREIGN, "«data»"),))
+    lock = replace(example(), name="foreign", decisions=(Decision("python", "3.11.14", (reason(FOREIGN),), "«data»"),))
     write_folder(tmp_path / "locks" / "foreign", {LOCK_FILE: dump(lock, {}).encode()})
     return tmp_path
 
@@ -111,7 +112,7 @@ def test_json_is_utf8_in_every_encoding(project: Path, variables: dict[str, str]
     status, stdout, stderr = run(project, command_line(("explain", "foreign", "--format", "json")), variables=variables)
     assert (status, stderr) == (0, b"")
     assert stdout is not None
-    assert FOREIGN in [each["why"] for each in json.loads(stdout.decode("utf-8"))["decisions"]]
+    assert FOREIGN in [each["why"][0]["text"] for each in json.loads(stdout.decode("utf-8"))["decisions"]]
 
 
 @pytest.mark.parametrize("word", ["größer".encode(), pytest.param(b"caf\xe9", marks=on_posix)])

@@ -10,6 +10,7 @@ import pytest
 from envspec.diagnostics.explain import GpuDriver, explain_lock, explain_package
 from envspec.errors import UsageError
 from envspec.models import Driver, NamedIndex, Override, Rejected
+from envspec.reasons import reason
 from tests.support.builders.locks import X86, example, lock, package, resolution
 
 AS_OF = datetime(2026, 6, 1, tzinfo=timezone.utc)
@@ -30,7 +31,7 @@ def test_downloads_add_up() -> None:
 
 
 def test_gpus_that_need_a_newer_driver_than_the_lock() -> None:
-    made = lock(resolution(X86, package("x", "1.0")), gpus=("A100", "B200"), driver=Driver("525.60.13", None, "", ""))
+    made = lock(resolution(X86, package("x", "1.0")), gpus=("A100", "B200"), driver=Driver("525.60.13", None, (), ""))
     source = "NVIDIA CUDA toolkit release notes, driver table (public copy)"
     assert explain_lock(made).gpu_drivers == (GpuDriver("B200", "570.26", "12.8", source),)
     assert explain_lock(replace(made, driver=None)).gpu_drivers == ()
@@ -80,5 +81,10 @@ def test_the_newest_release_of_its_index(index: str, as_of: datetime | None, is_
 
 
 def test_no_newest_release_if_a_newer_one_was_rejected() -> None:
-    made = lock(resolution(X86, replace(package("lib", "1.0"), rejected=Rejected("2.0", "the spec requires <2"))))
+    made = lock(
+        resolution(
+            X86,
+            replace(package("lib", "1.0"), rejected=Rejected("2.0", (reason("spec-requires", requirement="lib<2"),))),
+        )
+    )
     assert not explain_package(made, "lib").variants[0].is_newest

@@ -19,6 +19,7 @@ from envspec.facts.gpu import Runs, capability_of, find_gpu, runs
 from envspec.facts.tables import TorchRelease
 from envspec.facts.torch import CudaChoice, Machines, NoSuchBuild, choose_build, family_mismatch, fitting_set
 from envspec.models import CudaVersion, Platform
+from envspec.reasons import words
 from tests.support.golden import GoldenCase, read_cases
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -42,8 +43,8 @@ def build_as_text(case: Mapping[str, Any]) -> str:
             continue
         lines.append(f"{name}: {f'pytorch {build.url}' if build.url else 'default'}")
         lines.append(f"  variant {build.variant}, torch {build.constraint or 'as asked'}")
-        lines.append(f"  {build.why}")
-        lines += [f"  {build.left_out}"] if build.left_out else []
+        lines.append(f"  {words(build.why)}")
+        lines += [f"  {words(build.left_out)}"] if build.left_out else []
         lines += [f"  warning: {build.warning}"] if build.warning else []
         lines += [] if build.serves_gpus else ["  no build that may be chosen has code for the GPUs"]
     return "\n".join(lines) + "\n"

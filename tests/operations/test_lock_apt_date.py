@@ -12,6 +12,7 @@ import pytest
 
 from envspec.lockfile.folder import read_lock
 from envspec.models import Lock
+from envspec.reasons import words
 from tests.support.builders.ecosystem import release
 from tests.support.builders.environments import write_lock
 from tests.support.builders.images import ARM, X86, BaseMade, ImageUser, RegistryInThread, hold_base, make_base
@@ -63,7 +64,7 @@ def test_a_base_that_is_newer_than_as_of_decides(owner: Owner) -> None:
     owner.locked()
     assert owner.times() == ("2026-09-11 00:00:00", "2026-09-10 14:30:00")
     (decision,) = (each for each in owner.locked_lock.decisions if each.what == "image.snapshot")
-    assert decision.why == "the base image was created at 2026-09-10T14:30:00Z, after the day before as_of"
+    assert words(decision.why) == "the base image was created at 2026-09-10T14:30:00Z, after the day before as_of"
     # The digest and its creation stay, and need no registry.
     owner.registry.forget()
     before = owner.files()
@@ -106,7 +107,7 @@ def test_without_its_registry_as_of_decides(owner: Owner) -> None:
     owner.locked(ENVSPEC_REGISTRY_MIRRORS="docker.io=127.0.0.1:9")
     assert owner.times() == ("2026-05-31 00:00:00", "")
     (decision,) = (each for each in owner.locked_lock.decisions if each.what == "image.snapshot")
-    assert decision.why == "the day before as_of; when the base image was created is not known"
+    assert words(decision.why) == "the day before as_of; when the base image was created is not known"
 
 
 def test_a_fact_may_state_it(owner: Owner) -> None:

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import pytest
 
+from envspec.lockfile.document import read_why
+from envspec.reasons import words
 from tests.support.builders.conda_channel import Row, row, write_channel
 from tests.support.builders.ecosystem import release
 from tests.support.servers.index import IndexServer
@@ -321,7 +323,10 @@ def test_a_row_that_comes_late_and_says_it_was_built_early(tmp_path: Path, index
     assert found.moved() == {}
     found.stays()
     [message] = {
-        p["rejected"]["why"] for r in found.user.document()["resolution"] for p in r["conda"] if p["name"] == "gamma"
+        words(read_why(p["rejected"]["why"]))
+        for r in found.user.document()["resolution"]
+        for p in r["conda"]
+        if p["name"] == "gamma"
     }
     assert message == "the lock keeps 1.0; `--upgrade-package gamma` moves it"
     found.writes_spec("epsilon")

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from envspec.lockfile.document import read_why
+from envspec.reasons import words
 from tests.support.builders import ecosystem
 from tests.support.builders.conda_channel import row, write_channel
 from tests.support.builders.ecosystem import releases
@@ -44,7 +46,7 @@ def preferring(user: User, *dependencies: str, prefer: list[str], as_of: str | N
 def moved(user: User) -> dict[str, tuple[str, str]]:
     """Name -> the preferred version that is not locked, and why."""
     return {
-        name: (package["preferred"]["version"], package["preferred"]["why"])
+        name: (package["preferred"]["version"], words(read_why(package["preferred"]["why"])))
         for name, package in user.packages().items()
         if "preferred" in package
     }
@@ -54,7 +56,7 @@ def test_a_preferred_version_is_locked_if_everything_allows_it(user: User) -> No
     preferring(user, "weekly", "modern", prefer=["weekly==1.3.0", "modern==1.0.0", "absent==1"])
     user.locked()
     assert (user.pins(), moved(user)) == ({"weekly": "1.3.0", "modern": "1.0.0"}, {})
-    assert user.packages()["weekly"]["rejected"]["why"] == "1.3.0 is kept, which fits too"
+    assert user.packages()["weekly"]["rejected"]["why"] == [{"code": "kept", "version": "1.3.0"}]
     assert succeeded(user.runs("lock", "spec.toml", "--verify"))
 
 

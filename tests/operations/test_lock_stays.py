@@ -203,7 +203,9 @@ def test_the_torch_family_stays_when_gpus_are_added(user: User) -> None:
         of_gpus = user.pins_of("torch", "torchvision", rest=gpus)
         assert {name: f"{version}+cu128" for name, version in FAMILY.items()}.items() <= of_gpus.items()
         assert FAMILY.items() <= user.pins_of("torch", "torchvision", rest="[cuda]\n").items()
-        assert user.packages()["torchvision"]["rejected"]["why"] == "the lock keeps torchvision==0.22.0"
+        assert user.packages()["torchvision"]["rejected"]["why"] == [
+            {"code": "lock-keeps", "requirement": "torchvision==0.22.0"}
+        ]
         assert_settled(user)
 
 

@@ -22,6 +22,7 @@ from envspec.errors import NetworkError, NoSolution
 from envspec.facts import load_facts
 from envspec.io.store import Store
 from envspec.models import Dependent, Package, Platform, Python, Rejected, Resolution, Target
+from envspec.reasons import reason
 from envspec.resolve import resolver
 from envspec.resolve.pypi.request import GivenPackages, IndexUrls, target_request
 from envspec.resolve.pypi.resolve import TargetRequest, resolve_all
@@ -166,8 +167,8 @@ def test_what_conda_holds_back(tmp_path: Path, public: IndexServer, engine: str,
     """`lone` 1.0.0 needs no numpy at all: nothing that is locked says what excludes 2.0.0."""
     found = Project(tmp_path, public, engine).resolves(name, conda=provided(numpy="2.2.6"))
     assert pins(found) == {name: "1.0.0"}
-    why = "needs numpy<2, and numpy 2.2.6 comes from conda-forge"
-    assert package(found, name).rejected == Rejected("2.0.0", why)
+    why = reason("needs-provided", provided="numpy 2.2.6 comes from conda-forge", requirement="numpy<2")
+    assert package(found, name).rejected == Rejected("2.0.0", (why,))
 
 
 def test_what_conda_excludes(tmp_path: Path, public: IndexServer, engine: str) -> None:
@@ -263,7 +264,7 @@ def test_condas_torch_needs_no_build_of_pypis(tmp_path: Path, public: IndexServe
 def test_wheels_that_are_compiled_beside_pypis_torch(tmp_path: Path, public: IndexServer) -> None:
     project = Project(tmp_path, public)
     found = project.resolves("kernels", "tokens", "trainer", conda=TORCH)
-    assert found.warnings == (
+    assert tuple(map(str, found.warnings)) == (
         "kernels 0.5.0 is compiled and needs torch: its wheel was built against PyPI's, and torch 2.8.0 comes from "
         "conda-forge; if it does not load, install kernels from conda as well",
     )

@@ -20,6 +20,7 @@ from envspec.errors import EnvspecError
 from envspec.facts import Facts
 from envspec.facts.tables import PythonRow, SeriesRow, SystemRow
 from envspec.models import Decision, Platform, Target
+from envspec.reasons import words
 from envspec.spec import SpecError, load_spec
 from envspec.spec.targets import targets_of
 from tests.support.golden import GoldenCase, read_cases
@@ -75,7 +76,7 @@ def _target(target: Target) -> str:
 
 def _decision(decision: Decision) -> str:
     assert decision.platform is not None
-    return f"{decision.platform.value} {decision.what} = {decision.value}\n  {decision.why}\n  {decision.source}"
+    return f"{decision.platform.value} {decision.what} = {decision.value}\n  {words(decision.why)}\n  {decision.source}"
 
 
 def _targets(case: GoldenCase, folder: Path) -> str:

@@ -13,6 +13,7 @@ from envspec.diagnostics.machine import Machine, MachineSource, described_machin
 from envspec.errors import EnvspecError
 from envspec.facts import Facts, load_facts
 from envspec.models import BaseImage, CondaPackage, CudaVersion, Driver, GpuCodeFound, Lock, Platform, Resolution
+from envspec.reasons import words
 from tests.support.builders.locks import lock, package, resolution, sha256, wheel
 
 
@@ -139,7 +140,7 @@ def _plan_lines(plan: BaseImagePlan) -> Iterator[str]:
         yield f"cpu build: {build.platform.value} {build.package} {build.version}: {instead}"
     for decision in plan.decisions:
         where = f" [{decision.platform.value}]" if decision.platform else ""
-        yield f"{decision.what}{where} = {decision.value}: {decision.why}"
+        yield f"{decision.what}{where} = {decision.value}: {words(decision.why)}"
     for warning in plan.warnings:
         yield f"warning: {warning}"
 

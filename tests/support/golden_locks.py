@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from envspec import documents
+from envspec.lockfile.document import read_why
+from envspec.reasons import words
 from tests.support.builders import conda_packages, ecosystem
 from tests.support.builders.conda_channel import CondaChannel, Row, write_rows
 from tests.support.builders.conda_packages import GOLDEN_PYTHON
@@ -126,7 +128,7 @@ def _decided(document: Table) -> list[str]:
         lines.append(f"digest ({pinned['platform']}): {known}: {pinned['source']} {pinned.get('kind', '')}".rstrip())
     for row in document.get("decision", ()):
         platform = f" ({row['platform']})" if "platform" in row else ""
-        lines.append(f"{row['what']}{platform}: {row['value']}: {row['why']}")
+        lines.append(f"{row['what']}{platform}: {row['value']}: {words(read_why(row['why']))}")
     for resolution in document["resolution"]:
         lines += ["", f"{resolution['platform']}, Python {resolution['python']['version']}"]
         lines += [line for package in resolution.get("conda", ()) for line in _lines(package)]
@@ -160,7 +162,7 @@ def _lines(package: Table) -> Iterator[str]:
     if "built" in package:
         yield f"  built: {package['built']['filename']}"
     if "rejected" in package:
-        yield f"  not {package['rejected']['version']}: {package['rejected']['why']}"
+        yield f"  not {package['rejected']['version']}: {words(read_why(package['rejected']['why']))}"
 
 
 def _with_placeholders(text: str, places: Mapping[str, str]) -> str:

@@ -26,6 +26,7 @@ from envspec.operations.build_settings import same_build, with_builds
 from envspec.operations.lock.complete import complete, installed_on
 from envspec.operations.lock_state import BRIEF, LockState, PypiResult, Resolved, Upgrade
 from envspec.operations.shared_files import check_owners, conflict_warnings, idle_owners, with_built, with_owners
+from envspec.reasons import Why
 from envspec.resolve.pypi.request import overrides_of
 from envspec.spec import Spec
 from envspec.spec.owner import path_from_lock
@@ -123,12 +124,14 @@ def _on_platforms(warnings: Iterable[tuple[Platform, Iterable[str]]]) -> Iterato
         yield f"{', '.join(dict.fromkeys(names))}: {text}"
 
 
-def _with_way_out(warnings: Sequence[str], pypi: PypiResult) -> Iterator[str]:
+def _with_way_out(warnings: Why, pypi: PypiResult) -> Iterator[str]:
     """Warnings; the first about a package that went years back states the constraints with which none does."""
     held_back = [each.warning for part in pypi.resolutions for each in part.held_back if each.since]
-    for text in warnings:
-        is_first = bool(pypi.way_out) and text in held_back[:1]
-        yield f"{text}. {pypi.way_out[0].upper()}{pypi.way_out[1:]}" if is_first else text
+    for warning in warnings:
+        if pypi.way_out and warning in held_back[:1]:
+            yield f"{warning}. {pypi.way_out[0].upper()}{pypi.way_out[1:]}"
+        else:
+            yield str(warning)
 
 
 def _with_built(resolutions: tuple[Resolution, ...], state: LockState) -> tuple[Resolution, ...]:

@@ -9,6 +9,7 @@ from envspec.context import Context
 from envspec.lockfile.toml_writer import time_text
 from envspec.models import Lock, Unbuilt
 from envspec.operations.lock_state import LockRequest, LockState, Upgrade
+from envspec.reasons import words
 from envspec.resolve.upgrade import moved_names
 
 #: A date of today has excluded hardly anything yet.
@@ -60,7 +61,7 @@ def _report_preferred(lock: Lock, context: Context) -> None:
     """Warn of the versions that the spec prefers and the lock does not have, with the reasons."""
     found = [(each.name, each.preferred) for part in lock.resolutions for each in part.conda]
     found += [(each.name, each.preferred) for part in lock.resolutions for each in part.packages]
-    lines = dict.fromkeys(f"\n  {name} {each.version}: {each.why}" for name, each in found if each is not None)
+    lines = dict.fromkeys(f"\n  {name} {each.version}: {words(each.why)}" for name, each in found if each is not None)
     if lines:
         context.reporter.warning(f"not locked although the spec prefers them:{''.join(lines)}")
 

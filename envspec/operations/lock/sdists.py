@@ -399,8 +399,13 @@ def _refuse_silent(silent: Sequence[tuple[UnbuiltSdist, NoConfinement]]) -> None
 
 def _warnings_about(sdists: Iterable[UnbuiltSdist], resolutions: Iterable[Resolution]) -> list[str]:
     """The warnings about sdists that are years old."""
-    begins = tuple(f"{each.name} {each.version} is from " for each in sdists)
-    return [text for part in resolutions for text in part.warnings if text.startswith(begins)]
+    releases = {(each.name, str(each.version)) for each in sdists}
+    found: list[str] = []
+    for warning in (warning for part in resolutions for warning in part.warnings):
+        values = dict(warning.values)
+        if warning.code == "years-old" and (values["package"], values["version"]) in releases:
+            found.append(str(warning))
+    return found
 
 
 def _have_torch(resolutions: Iterable[Resolution]) -> bool:

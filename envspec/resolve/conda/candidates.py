@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, cast
 
 from envspec.models import CondaPackage, Rejected
+from envspec.reasons import Reason, Why, reason, words
 from envspec.resolve.conda.channels import is_in_time, utc_text
 from envspec.resolve.conda.records import constrained_name, cuda_builds, cuda_constraint, is_cuda_build, name_of
 from envspec.resolve.types import CondaRequest
@@ -104,10 +105,10 @@ class RequestLimits:
         """Why a record cannot be chosen whatever else is, as a predicate; None if it can."""
         if not is_in_time(record, self.request):
             return self.too_late([record])
-        for text, words in self.limits(record.name.normalized):
+        for text, limit in self.limits(record.name.normalized):
             if not fits(text, record):
-                return f"is excluded by {words}"
-        return next((f"needs {words}" for words in map(self.unmet, record.depends) if words), None)
+                return f"is excluded by {limit}"
+        return next((f"needs {unmet}" for unmet in map(self.unmet, record.depends) if unmet), None)
 
     def unmet(self, requirement: str) -> str | None:
         """Why nothing meets a requirement: `python >=3.12,<3.13, which ...`; None if something may."""
@@ -125,11 +126,11 @@ class RequestLimits:
         limits = list(self.limits(name))
         if any(all(fits(text, record) for text, _ in limits) for record in timely):
             return None
-        for text, words in limits:
+        for text, limit in limits:
             if not any(fits(text, record) for record in timely):
                 is_cap = name in _CAPS and text in self.request.constraints
-                return f"{requirement}, {'above' if is_cap else 'which is excluded by'} {words}"
-        return f"{requirement}, which conflicts with {' and '.join(words for _, words in limits)}"
+                return f"{requirement}, {'above' if is_cap else 'which is excluded by'} {limit}"
+        return f"{requirement}, which conflicts with {' and '.join(limit for _, limit in limits)}"
 
     def too_late(self, records: Sequence[RepoDataRecord]) -> str:
         """What excludes records of one name none of which is in time."""
@@ -161,53 +162,55 @@ class ChosenRecords:
 
     request: CondaRequest
     records: Mapping[str, PackageRecord]
-    _requiring: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    _requiring: dict[str, list[tuple[str, Reason]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, record in sorted(self.records.items()):
-            for verb, texts in (("needs", record.depends), ("allows only", record.constrains)):
+            for code, texts in (("conda-needed-by", record.depends), ("conda-allowed-by", record.constrains)):
                 for text in texts:
-                    words = f"{name} {record.version} {verb} {text}"
-                    self._requiring.setdefault(name_of(text), []).append((text, words))
+                    why = reason(code, package=f"{name} {record.version}", requirement=text)
+                    self._requiring.setdefault(name_of(text), []).append((text, why))
 
     def is_cuda(self, name: str) -> bool:
         """Whether the chosen record is a CUDA build, and meant to be one."""
         return self.request.cuda is not None and is_cuda_build(self.records[name])
 
-    def against(self, candidate: RepoDataRecord) -> Iterator[str]:
+    def against(self, candidate: RepoDataRecord) -> Iterator[Reason]:
         """What excludes a record that was not chosen, the spec's own requirements first."""
         name, request = candidate.name.normalized, self.request
         implied = [cuda_constraint(name)] if self.is_cuda(name) else []
-        bounds = [(text, f"the spec requires {text}") for text in request.requirements]
+        bounds = [(text, reason("spec-requires", requirement=text)) for text in request.requirements]
         bounds += [
-            (text, f"excluded by {_constraint_words(request, text)}")
+            (text, reason("conda-excluded", constraint=_constraint_words(request, text)))
             for text in dict.fromkeys([*request.constraints, *implied])
         ]
         # What the package's own older version requires of it does not count.
-        others = [pair for pair in self._requiring.get(name, ()) if not pair[1].startswith(f"{name} ")]
-        unmet = [(text, words) for text in candidate.depends for words in self._unmet(text)]
+        own_package = f"{name} {self.records[name].version}"
+        others = [pair for pair in self._requiring.get(name, ()) if dict(pair[1].values)["package"] != own_package]
+        unmet = [(text, why) for text in candidate.depends for why in self._unmet(text)]
         # The machine and the spec come first: of packages that are pinned to each other, as pytorch and libtorch are,
         # each is held back by the other, which explains neither.
         own = {name_of(text) for text in (*request.requirements, *request.constraints)}
-        fixed = [words for text, words in unmet if text.startswith("__") or name_of(text) in own]
-        yield from (words for text, words in bounds if name_of(text) == name and not fits(text, candidate))
+        fixed = [why for text, why in unmet if text.startswith("__") or name_of(text) in own]
+        yield from (why for text, why in bounds if name_of(text) == name and not fits(text, candidate))
         yield from fixed
-        yield from (words for text, words in others if not fits(text, candidate))
-        yield from (words for _, words in unmet if words not in fixed)
+        yield from (why for text, why in others if not fits(text, candidate))
+        yield from (why for _, why in unmet if why not in fixed)
         for text in candidate.constrains:
             present = self.records.get(name_of(text))
             if present is not None and not fits(text, present):
-                yield f"it allows only {text}, and {present.name.normalized} is {present.version}"
+                package, version = present.name.normalized, present.version
+                yield reason("conda-allows", requirement=text, package=package, version=version)
 
-    def _unmet(self, text: str) -> Iterator[str]:
+    def _unmet(self, text: str) -> Iterator[Reason]:
         name = name_of(text)
         present, is_machine = self.records.get(name), name.startswith("__")
         if present is None:
             if is_machine:
-                yield f"it needs {text}, which this environment's machine does not have"
+                yield reason("conda-no-machine", requirement=text)
         elif not fits(text, present):
-            has = f"the machine has {name}" if is_machine else f"{name} is"
-            yield f"it needs {text}, and {has} {present.version}"
+            code = "conda-machine-has" if is_machine else "conda-needs"
+            yield reason(code, requirement=text, package=name, version=present.version)
 
 
 def rejected_candidate(chosen: ChosenRecords, name: str, records: Iterable[RepoDataRecord]) -> Rejected | None:
@@ -222,9 +225,14 @@ def rejected_candidate(chosen: ChosenRecords, name: str, records: Iterable[RepoD
     newer = cuda or _newest(later, version, request)
     if not newer:
         return None
-    fewest = min((list(chosen.against(each)) for each in newer), key=lambda reasons: (len(reasons), reasons))
+    fewest = _fewest(chosen, newer)
     rejected = str(newer[0].version)
-    return Rejected(rejected, fewest[0] if fewest else _unexplained(chosen, name, rejected))
+    return Rejected(rejected, fewest[:1] or _unexplained(chosen, name, rejected))
+
+
+def _fewest(chosen: ChosenRecords, candidates: Iterable[RepoDataRecord]) -> Why:
+    """What excludes the candidate that the fewest reasons exclude."""
+    return min((tuple(chosen.against(each)) for each in candidates), key=lambda why: (len(why), words(why)))
 
 
 def preferred_candidate(
@@ -243,24 +251,25 @@ def preferred_candidate(
     if not same and package.version != version:
         same = existing
     if not same:
-        return Rejected(text, "its channel does not have it")
+        return Rejected(text, (reason("conda-not-in-channel"),))
     timely = [record for record in same if is_in_time(record, chosen.request)]
     if not timely:
-        return Rejected(text, f"it {RequestLimits(chosen.request, {}, {}).too_late(same)}")
-    fewest = min((list(chosen.against(each)) for each in timely), key=lambda reasons: (len(reasons), reasons))
-    return Rejected(text, fewest[0] if fewest else "its requirements conflict with the rest")
+        problem = RequestLimits(chosen.request, {}, {}).too_late(same)
+        return Rejected(text, (reason("conda-too-late", problem=problem),))
+    return Rejected(text, _fewest(chosen, timely)[:1] or (reason("conda-conflict"),))
 
 
-def _unexplained(chosen: ChosenRecords, name: str, rejected: str) -> str:
+def _unexplained(chosen: ChosenRecords, name: str, rejected: str) -> Why:
     """Why a version was not chosen that nothing excludes: it is newer than the lock, which is kept."""
     record = cast("RepoDataRecord", chosen.records[name])
     locked = next((package for package in chosen.request.locked if package.filename == record.file_name), None)
     if locked is None:
-        return "its requirements conflict with the rest"
+        return (reason("conda-conflict"),)
     if locked.rejected is not None and locked.rejected.version == rejected:
         return locked.rejected.why
-    keeps = "the spec prefers" if name in {each for each, _, _ in chosen.request.preferred} else "the lock keeps"
-    return f"{keeps} {record.version}; `--upgrade-package {name}` moves it"
+    is_preferred = name in {each for each, _, _ in chosen.request.preferred}
+    code = "conda-spec-prefers" if is_preferred else "conda-lock-keeps"
+    return (reason(code, version=record.version, package=name),)
 
 
 def _newest(records: Iterable[RepoDataRecord], version: Version, request: CondaRequest) -> list[RepoDataRecord]:

@@ -13,6 +13,7 @@ from envspec.facts.gpu import capability_of, find_gpu
 from envspec.facts.tables import minor
 from envspec.models import CondaPackage, CudaVersion, Decision, Platform
 from envspec.origins import channel_url
+from envspec.reasons import reason
 from envspec.resolve.types import Channel, CondaRequest, Cutoffs, VirtualPackage
 from envspec.spec import Spec, UndatedFiles
 from envspec.spec.conda import ARCHSPEC, CUDA, CUDA_ARCH, preferred_record, version_and_build
@@ -102,10 +103,10 @@ def decisions_of(spec: Spec, facts: Facts, platform: Platform) -> tuple[Decision
     """The decisions before solving: the machine that the packages are for, and the cap on CUDA."""
     chosen = _virtual_packages(spec, facts, platform)
     value, sources = ", ".join(str(package) for package, _ in chosen), dict.fromkeys(source for _, source in chosen)
-    why = "properties of the environment's machine, not of the machine that locks"
+    why = (reason("conda-machine"),)
     found = [Decision("conda.virtual_packages", value, why, "; ".join(sources), platform)]
     if (cuda := _capped(spec, platform)) is not None:
-        why = "packages for a newer CUDA need a newer driver than [cuda] version"
+        why = (reason("conda-newer-driver"),)
         found.append(Decision("conda.cuda_version", f"<={cuda}", why, "the spec: cuda.version", platform))
     return tuple(found)
 

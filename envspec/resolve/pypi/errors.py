@@ -14,6 +14,7 @@ from envspec.errors import EnvspecError, NoSolution
 from envspec.facts.torch import MEMBERS
 from envspec.models import SPEC, Dependent, Target
 from envspec.names import normalised
+from envspec.reasons import Reason, reason, words
 from envspec.resolve.pypi.extensions import no_fitting_wheel
 from envspec.resolve.pypi.found import is_release
 from envspec.resolve.pypi.index.routing import OWN_VERSION, Rules
@@ -186,8 +187,8 @@ def _explanations(message: str, named: Set[str], request: PypiRequest, rules: Ru
             if any(line.partition(OWN_VERSION)[0] in message for line in correction.requires):
                 yield correction.reason
     for bound in request.of_kind(BoundKind.CONSTRAINT):
-        if bound.reason and bound.line in message:
-            yield f"{bound.line}: {bound.reason}"
+        if bound.why and bound.line in message:
+            yield f"{bound.line}: {words(bound.why)}"
 
 
 def _passed_over(target: Target, view: View) -> tuple[PassedOver, ...]:
@@ -295,45 +296,42 @@ class NeedsSdist(UnusableSdists):
         super().__init__(message, [*found, *failed], "\n  and ".join([*hints, hint]))
 
 
-def unknown_extras(packages: Mapping[str, tuple[str, Set[str], Set[str], Iterable[Dependent]]]) -> list[str]:
+def unknown_extras(packages: Mapping[str, tuple[str, Set[str], Set[str], Iterable[Dependent]]]) -> list[Reason]:
     """A warning for each extra that the spec or a package requires of a package that does not have it.
 
     Installers pass over such an extra: what it was to install is missing.
 
     packages: name -> version, its extras, those of an older release that the spec allows, what requires it.
     """
-    warnings: list[str] = []
+    warnings: list[Reason] = []
     for name, (version, offered, former, askers) in packages.items():
         for asker in sorted(askers):
             requirement = parsed(asker.requirement)
             for extra in missing_extras(requirement, offered) if requirement else ():
-                lacks, lacks_now = absent_extra(name, version, extra)
+                lacking = {
+                    "requirement": asker.requirement,
+                    "package": name,
+                    "version": version,
+                    "extra": extra,
+                }
                 if asker.name != SPEC:
-                    warnings.append(
-                        f"{asker.name} requires {asker.requirement}, but {lacks}: if something is missing, add it to "
-                        "[pip] dependencies"
-                    )
+                    warnings.append(reason("extra-of-package", dependent=asker.name, **lacking))
                 elif extra in former:
-                    warnings.append(
-                        f"{asker.requirement}: {lacks_now}: remove it, or bound {name} to releases that have it"
-                    )
+                    warnings.append(reason("extra-former", **lacking))
+                elif close := nearest(extra, offered):
+                    warnings.append(reason("extra-misspelled", close=close, **lacking))
+                elif offered:
+                    warnings.append(reason("extra-unknown", extras=", ".join(sorted(offered)), **lacking))
                 else:
-                    instead = _instead(name, extra, offered)
-                    warnings.append(f"{asker.requirement}: {lacks}, so nothing is installed for it: {instead}")
+                    warnings.append(reason("extra-none", **lacking))
     return list(dict.fromkeys(warnings))
 
 
-def absent_extra(name: str, version: str, extra: str) -> tuple[str, str]:
-    """What warnings say of an extra that a release does not have: of one that never was there, and of a former one."""
-    return f"{name} {version} has no extra {extra}", f"{name} {version} no longer has the extra {extra}"
-
-
-def _instead(name: str, extra: str, offered: Set[str]) -> str:
-    """What to write in place of an extra that a package does not have."""
-    if close := nearest(extra, offered):
-        return f"did you mean {name}[{close}]?"
-    has = f"the extras {', '.join(sorted(offered))}" if offered else "no extras"
-    return f"remove it; {name} has {has}"
+def is_absent(warning: Reason, name: str, extra: str) -> bool:
+    """Whether a warning is about that extra of that package, which the spec requires."""
+    codes = ("extra-former", "extra-misspelled", "extra-unknown", "extra-none")
+    values = dict(warning.values)
+    return warning.code in codes and values["package"] == name and values["extra"] == extra
 
 
 #: `numpy>=1.24,<2.2`, `torch[opt]==2.9.1`, `torch{platform_machine != 'aarch64'}==2.5.1`, as resolvers write them.

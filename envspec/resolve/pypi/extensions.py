@@ -101,7 +101,7 @@ async def labels_of(name: str, release: str, request: PypiRequest, view: View) -
         return ""
     wheels = _labelled(name, await view.listed(name), view.rules.extensions, request)
     labels = [each.label for each in wheels if each.version.public == release and view.rank(each.filename) is not None]
-    return f"its wheels are for {_listing(labels)}" if labels else ""
+    return _listing(labels)
 
 
 def published_elsewhere(releases: Iterable[tuple[str, str]], extensions: Extensions) -> str:

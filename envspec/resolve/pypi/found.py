@@ -17,6 +17,7 @@ from envspec import documents
 from envspec.facts.tables import numeric, pep440
 from envspec.models import CudaVersion, GpuCodeFound
 from envspec.names import NAME, VERSION, normalised
+from envspec.reasons import Reason, reason
 from envspec.resolve.pypi.metadata import (
     applicable,
     declared,
@@ -182,19 +183,19 @@ def bounds_of(found: FoundEnvironment, environment: Mapping[str, str]) -> list[B
     They are those that the environment states, and what its packages require of others that it lacks. environment: for
     markers.
     """
-    reasons: dict[str, str] = {}
+    reasons: dict[str, Reason] = {}
     for line in found.constraints:
         requirement = parsed(line)
         # What is there stays as it is, whatever the constraints say.
         if requirement is not None and normalised(requirement.name) not in found.packages:
-            reasons[line] = f"{line} is a constraint of {found.place}"
+            reasons[line] = reason("constraint-of", line=line, place=found.place)
     for package in found.packages.values():
         for requirement in applicable(declared(package.metadata or b""), environment, frozenset()):
             name = normalised(requirement.name)
             if name not in found.packages and requirement.specifier and requirement.url is None:
                 line = f"{name}{requirement.specifier}"
-                reasons.setdefault(line, f"{package}, which requires {line}")
-    return [Bound(line, reason=reason) for line, reason in reasons.items()]
+                reasons.setdefault(line, reason("required-there", package=package, line=line))
+    return [Bound(line, why=(why,)) for line, why in reasons.items()]
 
 
 def _as_it_is(

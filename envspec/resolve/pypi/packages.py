@@ -12,7 +12,6 @@ from typing import Final
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from envspec.context import counted
 from envspec.credentials import without_credentials
 from envspec.models import (
     DEFAULT_INDEX,
@@ -29,6 +28,7 @@ from envspec.models import (
 )
 from envspec.names import normalised
 from envspec.origins import PYTORCH
+from envspec.reasons import Reason, Why, has_code, reason, words
 from envspec.resolve.pypi.errors import torch_family_conflict, unknown_extras
 from envspec.resolve.pypi.extensions import labels_of
 from envspec.resolve.pypi.found import is_release
@@ -49,7 +49,7 @@ from envspec.resolve.pypi.metadata import (
 )
 from envspec.resolve.pypi.resolver import OLD_PINS, BoundKind, Pins, PypiRequest, ResolverError
 from envspec.resolve.pypi.shared_files import MAX_INIT_BYTES, shared_files
-from envspec.resolve.pypi.wheel_coverage import no_wheel_for
+from envspec.resolve.pypi.wheel_coverage import no_wheel_reason
 from envspec.resolve.types import CondaProvided, FoundPackage
 
 #: A package this much older than `as_of` is reported if something else than the spec holds it back.
@@ -57,10 +57,9 @@ FAR_BACK_DAYS: Final = 2 * 365
 #: The same for one that the spec names and whose newer releases nothing excludes: the resolver chose others first.
 BACKTRACKED_DAYS: Final = 365
 #: Start of a reason that is a constraint, of the spec or of torch's build.
-CONSTRAINED: Final = "constrained to"
-BY_SPEC: Final = "the spec requires"
-_NO_SET: Final = "its requirements fit no complete set"
-_PYTHON: Final = "needs Python"
+#: Reasons of which the author of the spec knows.
+_BY_SPEC: Final = ("spec-requires", "spec-overrides", "needs-spec", "constrained")
+_NO_SET: Final = (reason("fits-no-set"),)
 
 
 @dataclass(slots=True)
@@ -163,7 +162,7 @@ def _check_family(installed: Iterable[_Node], rules: Rules) -> None:
         raise conflict
 
 
-async def _unknown_extras(installed: Iterable[_Node], view: View) -> list[str]:
+async def _unknown_extras(installed: Iterable[_Node], view: View) -> list[Reason]:
     # What an sdist says of its extras may be made when it is built.
     read = [node for node in installed if node.file.filename.endswith(".whl") or node.offered]
     former = await asyncio.gather(*(_former_extras(node, view) for node in read))
@@ -203,14 +202,14 @@ async def _choose(node: _Node, graph: _Graph) -> _Chosen:
     return _Chosen(node, package, backtracked, moved)
 
 
-def _held_back(chosen: Iterable[_Chosen], request: PypiRequest, rules: Rules) -> dict[Package, str]:
+def _held_back(chosen: Iterable[_Chosen], request: PypiRequest, rules: Rules) -> dict[Package, Reason]:
     """The packages that went years back, each with its warning."""
     excluded = {name for name, _ in request.excluded()}
-    found: dict[Package, str] = {}
+    found: dict[Package, Reason] = {}
     for each in chosen:
-        text = far_back(each.package, each.backtracked, rules.as_of)
-        if text is not None and each.package.name not in excluded:
-            found[each.package] = text
+        warning = far_back(each.package, each.backtracked, rules.as_of)
+        if warning is not None and each.package.name not in excluded:
+            found[each.package] = warning
     return found
 
 
@@ -224,21 +223,21 @@ def _existing(graph: _Graph) -> tuple[InstalledPackage, ...]:
     return tuple(found)
 
 
-def _warnings(installed: Sequence[_Node], graph: _Graph) -> Iterator[str]:
+def _warnings(installed: Sequence[_Node], graph: _Graph) -> Iterator[Reason]:
     """Warnings about wheels, and about releases that were left out."""
     yield from filter(None, (_compiled_beside(node, graph) for node in installed))
     yield from filter(None, (_untagged(node, graph.view.rules) for node in installed))
     yield from (_yanked(node) for node in installed if node.file.yanked is not None)
     for (name, version), why in sorted(graph.request.excluded().items()):
-        yield f"{name} {version} was left out: {why}"
+        yield reason("left-out", why, package=name, version=version)
 
 
-def _unmet_there(existing: Iterable[InstalledPackage], rules: Rules) -> Iterator[str]:
+def _unmet_there(existing: Iterable[InstalledPackage], rules: Rules) -> Iterator[Reason]:
     """Warnings for requirements of packages in use that their environment does not meet."""
     for each in existing:
         package = rules.provided[each.name]
         if each.required_by and isinstance(package, FoundPackage) and package.unmet:
-            yield f"{package}, which requires {', '.join(package.unmet)}: left as it is"
+            yield reason("unmet-there", package=package, requirements=", ".join(package.unmet))
 
 
 async def _shared(files: Mapping[str, ListedFile], view: View) -> tuple[SharedFiles, ...]:
@@ -268,7 +267,7 @@ async def _former_extras(node: _Node, view: View) -> frozenset[str]:
     return offered_extras(await view.metadata(node.name, older[min(older)].filename))
 
 
-def _compiled_beside(node: _Node, graph: _Graph) -> str | None:
+def _compiled_beside(node: _Node, graph: _Graph) -> Reason | None:
     """A warning for a wheel that is compiled against PyPI's torch, beside conda's torch."""
     torch = graph.view.rules.provided.get("torch")
     if torch is None or node.file.filename.split("-")[-2] == "none" or not node.file.filename.endswith(".whl"):
@@ -277,27 +276,23 @@ def _compiled_beside(node: _Node, graph: _Graph) -> str | None:
         return None
     if all(normalised(requirement.name) != "torch" for requirement in graph.required_by(node)):
         return None
-    instead = (
-        f"install {node.name} from conda as well" if isinstance(torch, CondaProvided) else "build it for that torch"
-    )
-    return (
-        f"{node.name} {node.version} is compiled and needs torch: its wheel was built against PyPI's, and {torch}; "
-        f"if it does not load, {instead}"
-    )
+    code = "compiled-beside-conda" if isinstance(torch, CondaProvided) else "compiled-beside"
+    return reason(code, package=node.name, version=node.version, torch=torch)
 
 
-def _untagged(node: _Node, rules: Rules) -> str | None:
+def _untagged(node: _Node, rules: Rules) -> Reason | None:
     """A warning for a wheel that is for Linux, whatever its glibc."""
     platform = node.file.filename.removesuffix(".whl").rpartition("-")[2]
     # PyTorch's own are built for the systems that it names; those that are built here, for the target.
     if not platform.startswith("linux_") or rules.index_of(node.name).name.startswith(PYTORCH):
         return None
-    return f"{node.name} {node.version}: its wheel's tag {platform} does not state the glibc that the wheel needs"
+    return reason("untagged", package=node.name, version=node.version, tag=platform)
 
 
-def _yanked(node: _Node) -> str:
-    reason = f" ({node.file.yanked})" if node.file.yanked else ""
-    return f"{node.name} {node.version} was yanked by its publisher{reason}: used because nothing else is allowed"
+def _yanked(node: _Node) -> Reason:
+    if node.file.yanked:
+        return reason("used-yanked-because", package=node.name, version=node.version, reason=node.file.yanked)
+    return reason("used-yanked", package=node.name, version=node.version)
 
 
 async def _node(name: str, version: str, view: View) -> _Node:
@@ -374,8 +369,10 @@ async def _newest(node: _Node, graph: _Graph) -> tuple[Rejected | None, bool]:
         is_newer = newest is not None and Version(newest) > node.version
         if not newest or not is_newer:
             return None, False
-        why = await labels_of(node.name, newest, request, view) or no_wheel_for(request.target)
-        return Rejected(newest, why), False
+        labels = await labels_of(node.name, newest, request, view)
+        if labels:
+            return Rejected(newest, (reason("other-labels", labels=labels),)), False
+        return Rejected(newest, (no_wheel_reason(request.target),)), False
     python, backtracked = request.target.python.version, False
     # Of releases for this Python, the reason is what somebody can change.
     fitting = {each: file for each, file in candidates.items() if allows(file.requires_python or "", python)}
@@ -383,7 +380,7 @@ async def _newest(node: _Node, graph: _Graph) -> tuple[Rejected | None, bool]:
     why, backtracked = await _reason(node, (version, file), graph)
     is_preferred = request.release_of(node.name, BoundKind.PREFERRED) == node.version
     if why == _NO_SET and (is_preferred or request.is_kept(node.name, node.version)):
-        why, backtracked = f"{node.version} is kept, which fits too", False
+        why, backtracked = (reason("kept", version=node.version),), False
     return Rejected(str(version), why), backtracked
 
 
@@ -391,26 +388,32 @@ async def _reason(
     node: _Node,
     candidate: tuple[Version, ListedFile],
     graph: _Graph,
-) -> tuple[str, bool]:
+) -> tuple[Why, bool]:
     """Why another release of a package was not taken, and whether the resolver backtracked: nothing excludes it, but
     its own requirements do not fit the others.
     """
     request, view = graph.request, graph.view
     version, file = candidate
     python = request.target.python.version
-    if why := "; ".join(_excluding(node, version, request)):
+    if why := _excluding(node, version, request):
         return why, False
     if not allows(file.requires_python or "", python):
-        return f"{_PYTHON} {file.requires_python}, the target has {python}", False
+        return _needs_python(file.requires_python, python), False
     metadata = await view.metadata(node.name, file.filename)
     # An index may not give the Python of an sdist.
     if (needed := requires_python(metadata)) and not allows(needed, python):
-        return f"{_PYTHON} {needed}, the target has {python}", False
+        return _needs_python(needed, python), False
     release = node.name, version
-    if reason := request.excluded().get(release) or view.observed().unreadable.get(release):
-        return reason, False
+    if excluded := request.excluded().get(release):
+        return excluded, False
+    if problem := view.observed().unreadable.get(release):
+        return (reason("unreadable", problem=problem),), False
     required = applicable(declared(metadata), graph.environment, frozenset(node.extras))
     return await _unmet(required, graph)
+
+
+def _needs_python(needed: str | None, python: str) -> Why:
+    return (reason("needs-python", python=needed, target=python),)
 
 
 async def _preferred(node: _Node, graph: _Graph) -> Rejected | None:
@@ -418,7 +421,7 @@ async def _preferred(node: _Node, graph: _Graph) -> Rejected | None:
     request = graph.request
     preferred = request.release_of(node.name, BoundKind.PREFERRED)
     if preferred not in (None, node.version) and request.is_kept(node.name, node.version):
-        return Rejected(str(preferred), "the lock that this one follows has another version")
+        return Rejected(str(preferred), (reason("lock-before"),))
     return await _not_chosen(preferred, node, graph)
 
 
@@ -430,9 +433,9 @@ async def _moved(node: _Node, graph: _Graph) -> str | None:
         # Another build of it.
         return None
     found = await _not_chosen(old, node, graph)
-    if found is None or found.why.startswith(BY_SPEC):
+    if found is None or has_code(found.why[:1], "spec-requires", "spec-overrides"):
         return None
-    return f"{node.name} {found.version} -> {node.version}: {found.why}"
+    return f"{node.name} {found.version} -> {node.version}: {words(found.why)}"
 
 
 async def _not_chosen(
@@ -454,71 +457,73 @@ async def _not_chosen(
         file = files[min(files)]
         why, _ = await _reason(node, (version, file), graph)
         if why == _NO_SET and file.yanked is not None:
-            why = f"it was yanked{f' ({file.yanked})' if file.yanked else ''}"
+            why = (reason("yanked-because", reason=file.yanked) if file.yanked else reason("yanked"),)
         return Rejected(text, why)
     index = view.rules.index_of(node.name)
     listed = [file for file in await view.listed(node.name) if version_of(file.filename) == version]
     if not listed:
-        return Rejected(text, f"index {index.name} does not have it")
+        return Rejected(text, (reason("not-on-index", index=index.name),))
     cutoff = view.rules.cutoff_of(node.name)
     dated = [time for file in listed if file.uploaded and (time := upload_time(file.uploaded))]
     if dated and min(dated) > cutoff:
-        return Rejected(text, f"it was uploaded after as_of ({min(dated):%Y-%m-%d})")
-    return Rejected(text, no_wheel_for(request.target))
+        return Rejected(text, (reason("uploaded-later", day=f"{min(dated):%Y-%m-%d}"),))
+    return Rejected(text, (no_wheel_reason(request.target),))
 
 
-async def _unmet(required: Iterable[Requirement], graph: _Graph) -> tuple[str, bool]:
+async def _unmet(required: Iterable[Requirement], graph: _Graph) -> tuple[Why, bool]:
     """The requirement of a newer release that the other pins do not meet, and whether the resolver backtracked."""
     view = graph.view
     for requirement in required:
         name = normalised(requirement.name)
-        needs = f"needs {without_marker(requirement)}, and"
+        line = without_marker(requirement)
         if (provider := view.rules.provided.get(name)) is not None:
             if not requirement.specifier.contains(provider.version, prereleases=True):
-                return f"{needs} {provider}", True
+                return (reason("needs-provided", requirement=line, provided=provider),), True
             continue
         other = graph.nodes.get(name)
         if other is None or requirement.specifier.contains(other.version, prereleases=True):
             continue
         if bound := await _bound_of_spec(other, requirement, view):
-            return f"{needs} {BY_SPEC} {bound}", False
-        return f"{needs} {name} is {other.version}", True
+            return (reason("needs-spec", requirement=line, other=bound),), False
+        return (reason("needs-other", requirement=line, other=name, version=other.version),), True
     return _NO_SET, True
 
 
-def _excluding(node: _Node, version: Version, request: PypiRequest) -> list[str]:
+def _excluding(node: _Node, version: Version, request: PypiRequest) -> Why:
     """The requirements that exclude a version, else the constraints that do."""
     excluding = [asker for asker in sorted(node.askers) if not _allows(asker, version)]
-    bounds: list[str] = []
-    chosen: list[str] = []
+    bounds: list[Reason] = []
+    chosen: list[Reason] = []
     for bound in request.of_kind(BoundKind.CONSTRAINT):
         constraint = parsed(bound.line)
         if constraint is None or normalised(constraint.name) != node.name:
             continue
         if not constraint.specifier.contains(version, prereleases=True):
             line = without_marker(constraint)
-            bounds.append(f"{_source_of(line, request)} {line}")
+            bounds.append(reason(_source_of(line, request), requirement=line))
             # What other packages require of a torch follows from the choice of its build.
-            if bound.reason and all(asker.name != SPEC for asker in excluding):
+            if bound.why and all(asker.name != SPEC for asker in excluding):
                 chosen.append(bounds[-1])
     required = [_bound(asker, node.name) for asker in excluding]
-    return list(dict.fromkeys([*chosen, *required] or bounds))
+    return tuple(dict.fromkeys([*chosen, *required] or bounds))
 
 
 def _source_of(bound: str, request: PypiRequest) -> str:
-    """Where a constraint comes from, in words: pins of the torch family may be preferences."""
-    for kinds, words in (((BoundKind.PREFERRED,), "the spec prefers"), (OLD_PINS, "the lock keeps")):
+    """Where a constraint comes from, as a code: pins of the torch family may be preferences."""
+    for kinds, code in (((BoundKind.PREFERRED,), "spec-prefers"), (OLD_PINS, "lock-keeps")):
         releases = (each.release for each in request.of_kind(*kinds))
         if bound in {f"{name}=={version.public}" for name, version in releases}:
-            return words
-    return CONSTRAINED
+            return code
+    return "constrained"
 
 
-def _bound(asker: Dependent, name: str) -> str:
+def _bound(asker: Dependent, name: str) -> Reason:
     """The requirement of one dependent on a package."""
     if asker.replaces and (override := parsed(asker.requirement)):
-        return f"{BY_SPEC} {name}{override.specifier} (pip.overrides)"
-    return f"{BY_SPEC if asker.name == SPEC else f'{asker.name} needs'} {asker.requirement}"
+        return reason("spec-overrides", requirement=f"{name}{override.specifier}")
+    if asker.name == SPEC:
+        return reason("spec-requires", requirement=asker.requirement)
+    return reason("needed-by", package=asker.name, requirement=asker.requirement)
 
 
 async def _bound_of_spec(node: _Node, requirement: Requirement, view: View) -> str | None:
@@ -563,7 +568,7 @@ def _allows(asker: Dependent, version: Version) -> bool:
     return requirement is None or requirement.specifier.contains(version, prereleases=True)
 
 
-def far_back(package: Package, backtracked: bool, as_of: datetime) -> str | None:  # noqa: FBT001 (a fact, no switch)
+def far_back(package: Package, backtracked: bool, as_of: datetime) -> Reason | None:  # noqa: FBT001 (a fact, no switch)
     """A warning for a package that went years back to make the set fit; None for all others.
 
     A bound that a dependant declares on something that the spec does not name (sympy's `mpmath<1.4`) is ordinary; one
@@ -573,11 +578,15 @@ def far_back(package: Package, backtracked: bool, as_of: datetime) -> str | None
     if package.uploaded is None or package.rejected is None or (as_of - package.uploaded).days < limit_days:
         return None
     by_spec = any(asker.name == SPEC for asker in package.required_by)
-    if any(text in package.rejected.why for text in (f"{BY_SPEC} ", CONSTRAINED)) or not (by_spec or backtracked):
+    if has_code(package.rejected.why, *_BY_SPEC) or not (by_spec or backtracked):
         return None
-    return (
-        f"{package.name} {package.version} is from {package.uploaded:%Y-%m}; "
-        f"{package.rejected.version} was not selected: {package.rejected.why}"
+    return reason(
+        "years-old",
+        package.rejected.why,
+        package=package.name,
+        version=package.version,
+        month=f"{package.uploaded:%Y-%m}",
+        newer=package.rejected.version,
     )
 
 
@@ -586,12 +595,12 @@ def _far_back_days(askers: Iterable[Dependent], *, backtracked: bool) -> int:
     return BACKTRACKED_DAYS if by_spec and backtracked else FAR_BACK_DAYS
 
 
-def _by_python(held_back: Mapping[Package, str], series: str) -> Iterator[str]:
+def _by_python(held_back: Mapping[Package, Reason], series: str) -> Iterator[Reason]:
     """The warnings for packages that went years back; one for all whose newer releases are for other Pythons."""
-    found = [each for each in held_back if each.rejected and each.rejected.why.startswith(_PYTHON)]
-    for package, text in held_back.items():
+    found = [each for each in held_back if each.rejected and has_code(each.rejected.why, "needs-python")]
+    for package, warning in held_back.items():
         if len(found) == 1 or package not in found:
-            yield text
+            yield warning
     if len(found) > 1:
         names = ", ".join(f"{each.name} {each.version} ({each.uploaded:%Y-%m})" for each in found)
-        yield f"newer releases of {counted(len(found), 'package')} need another Python than {series}: {names}"
+        yield reason("other-python", count=len(found), python=series, packages=names)

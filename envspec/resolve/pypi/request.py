@@ -29,6 +29,7 @@ from envspec.facts.torch import (
 )
 from envspec.models import DEFAULT_INDEX, SPEC, CudaVersion, Decision, Dependent, NamedIndex, Override, Target
 from envspec.origins import INDEX_FAMILY, PYTORCH, PYTORCH_INDEX
+from envspec.reasons import Why, reason, words
 from envspec.resolve.pypi.errors import check_conflicts, torch_family_conflict
 from envspec.resolve.pypi.found import bounds_of, is_release, shown
 from envspec.resolve.pypi.index.page import ListedFile
@@ -122,7 +123,7 @@ def target_request(
     elif given.found is not None and "torch" in given.found.packages:
         build = _build_of_found(given.found, lines.family, family_facts, target)
     else:
-        build = BuildChoice(None, "torch is from elsewhere", "")
+        build = BuildChoice(None, (reason("torch-elsewhere"),), "")
     rules = Rules(
         as_of=cutoffs.others or cutoffs.as_of,
         tags=lines.tags,
@@ -145,7 +146,7 @@ def target_request(
         # Beside a bound torch, a resolver tries these from the newest release down until one accepts that torch.
         tuple(name for name in MEMBERS if {name, "torch"} <= lines.family.keys()),
         _decisions(build, target),
-        tuple(filter(None, (build.left_out, build.warning))),
+        tuple(filter(None, (words(build.left_out), build.warning))),
         build.serves_gpus,
         build.refused,
     )
@@ -249,14 +250,14 @@ def _bounds(spec: Spec, lines: _Lines, build: BuildChoice, found: FoundEnvironme
     if found is not None:
         yield from bounds_of(found, lines.environment)
     if build.constraint:
-        yield Bound(f"torch{build.constraint}", reason=_why(build) if build.left_out else "")
+        yield Bound(f"torch{build.constraint}", why=_why(build) if build.left_out else ())
     for line in spec.pip.prefer:
         if line.applies_to(lines.environment):
             yield Bound(f"{line.name}=={_of_build(line, build)}", BoundKind.PREFERRED)
 
 
-def _why(build: BuildChoice) -> str:
-    return "; ".join(filter(None, (build.why, build.left_out)))
+def _why(build: BuildChoice) -> Why:
+    return (*build.why, *build.left_out)
 
 
 def _decisions(build: BuildChoice, target: Target) -> tuple[Decision, ...]:
@@ -303,7 +304,7 @@ def _torch_build(
     except NoSuchBuild as error:
         if not lines.specifiers.keys().isdisjoint(INDEX_FAMILY):
             raise
-        return BuildChoice(None, "", "", refused=error)
+        return BuildChoice(None, (), "", refused=error)
     if split_label(requested)[1] and build.variant:
         # What packages require is replaced by a version that only PyTorch's index has.
         return replace(build, url=PYTORCH_INDEX.format(variant=build.variant))
@@ -327,7 +328,7 @@ def _build_of_found(
         FamilyMismatch: the spec requires members of the family that do not fit it.
     """
     torch = found.packages["torch"]
-    unknown = BuildChoice(found.torch_build or None, str(torch), "")
+    unknown = BuildChoice(found.torch_build or None, (reason("torch-found", torch=torch),), "")
     if not is_release(torch.version):
         return unknown
     exact = SpecifierSet(f"=={Version(torch.version).public}")

@@ -18,6 +18,7 @@ from envspec.io.confine import ALONE
 from envspec.io.process import run
 from envspec.models import Platform, Target
 from envspec.names import normalised
+from envspec.reasons import Why, reason
 from envspec.resolve.types import Release
 
 
@@ -50,12 +51,12 @@ class Bound:
     """A bound on a package that is required.
 
     line: of PEP 508: `numpy<2`; of one release `numpy==2.2.6` or `numpy!=2.2.6`.
-    reason: why it leaves out releases; empty if the spec states it.
+    why: it leaves out releases; empty if the spec states it.
     """
 
     line: str
     kind: BoundKind = BoundKind.CONSTRAINT
-    reason: str = ""
+    why: Why = ()
 
     @property
     def release(self) -> Release:
@@ -97,14 +98,17 @@ class PypiRequest:
         """Whether an older lock decides a version: without that, another one would have been chosen."""
         return self.release_of(name, BoundKind.PINNED, BoundKind.KEPT) == version
 
-    def excluded(self) -> dict[Release, str]:
+    def excluded(self) -> dict[Release, Why]:
         """The releases that cannot be built for the target, with the reasons."""
-        return {each.release: each.reason for each in self.of_kind(BoundKind.EXCLUDED)}
+        return {each.release: each.why for each in self.of_kind(BoundKind.EXCLUDED)}
 
 
 def excluding(releases: Mapping[Release, str]) -> list[Bound]:
     """Bounds without these releases. releases: with the reasons why they cannot be built."""
-    return [Bound(f"{name}!={version}", BoundKind.EXCLUDED, why) for (name, version), why in releases.items()]
+    return [
+        Bound(f"{name}!={version}", BoundKind.EXCLUDED, (reason("unreadable", problem=problem),))
+        for (name, version), problem in releases.items()
+    ]
 
 
 @dataclass(frozen=True, slots=True)

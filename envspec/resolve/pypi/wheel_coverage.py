@@ -8,6 +8,7 @@ from typing import Final
 
 from envspec.facts.tables import ranges_text
 from envspec.models import Platform, Python, Target
+from envspec.reasons import Reason, reason
 from envspec.resolve.pypi.index.selection import TagRanks
 from envspec.spec.targets import glibc_of, wheel_tags
 
@@ -35,8 +36,15 @@ def _pythons_text(series: Sequence[str]) -> str:
 
 def no_wheel_for(target: Target) -> str:
     """`has no wheel for Python 3.14 on linux-64, glibc up to 2.39`."""
-    level = f", glibc up to {target.glibc[0]}.{target.glibc[1]}" if target.glibc else ""
-    return f"has no wheel for Python {target.python.series} on {target.platform.value}{level}"
+    return str(no_wheel_reason(target))
+
+
+def no_wheel_reason(target: Target) -> Reason:
+    """That a release has no wheel which the target can load."""
+    python, platform = target.python.series, target.platform.value
+    if target.glibc is None:
+        return reason("no-wheel", python=python, platform=platform)
+    return reason("no-wheel-glibc", python=python, platform=platform, glibc=".".join(map(str, target.glibc)))
 
 
 def no_wheel_text(filenames: Sequence[str], target: Target) -> str:

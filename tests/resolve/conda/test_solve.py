@@ -15,6 +15,7 @@ from envspec.context import Context
 from envspec.errors import EnvspecError, NetworkError, UsageError
 from envspec.io.http_types import Timeouts
 from envspec.models import ChannelPart, CudaVersion, Dependent
+from envspec.reasons import words
 from envspec.resolve.conda.channel_client import channel_client
 from envspec.resolve.conda.channel_relay import relaying
 from envspec.resolve.conda.channels import Channels
@@ -58,10 +59,10 @@ def test_packages_are_complete_and_sorted(tmp_path: Path) -> None:
     assert (libc.url, libc.required_by) == (f"{channel.url}/linux-64/libc-2-0.conda", (Dependent("python", "libc"),))
     assert python.required_by == (Dependent("spec", "python 3.13.*"), Dependent("tool", "python >=3.10"))
     assert python.rejected is not None
-    assert (python.rejected.version, python.rejected.why) == ("3.14.0", "the spec requires python 3.13.*")
+    assert (python.rejected.version, words(python.rejected.why)) == ("3.14.0", "the spec requires python 3.13.*")
     assert (tool.noarch, tool.subdir, tool.required_by) == ("python", "noarch", (Dependent("spec", "tool"),))
     assert tool.rejected is not None
-    assert (tool.rejected.version, tool.rejected.why) == ("2.0", "it needs python >=3.14, and python is 3.13.1")
+    assert (tool.rejected.version, words(tool.rejected.why)) == ("2.0", "it needs python >=3.14, and python is 3.13.1")
 
 
 # --- moments

@@ -32,6 +32,7 @@ from envspec.models import (
     WheelFile,
 )
 from envspec.operations.lock.complete import lock_files
+from envspec.reasons import reason
 
 X86, ARM = Platform.LINUX_64, Platform.LINUX_AARCH64
 TAGS = {X86: "manylinux_2_28_x86_64", ARM: "manylinux_2_28_aarch64"}
@@ -125,29 +126,34 @@ def example() -> Lock:
             Decision(
                 "python",
                 "3.11.14",
-                "newest 3.11 that a standalone build existed of on 2026-11-15",
+                (reason("newest 3.11 that a standalone build existed of on 2026-11-15"),),
                 "data/pythons.toml, python-build-standalone 20261020",
             ),
             Decision(
                 "cuda.release",
                 "12.8.1",
-                "nvidia-cuda-runtime-cu12 12.8.90 is CUDA 12.8.1",
+                (reason("nvidia-cuda-runtime-cu12 12.8.90 is CUDA 12.8.1"),),
                 "data/cuda_images.toml",
                 X86,
             ),
             Decision(
                 "image.flavor",
                 "base",
-                "the wheels bring cuDNN, NCCL and cuBLAS themselves; nothing in the spec wants a compiler of CUDA's",
+                (
+                    reason("the wheels bring cuDNN, NCCL and cuBLAS"),
+                    reason("nothing in the spec wants a compiler of CUDA's"),
+                ),
                 "the pins",
             ),
             Decision(
                 "driver.minimum",
                 "525.60.13",
-                "minor-version compatibility within CUDA 12",
+                (reason("minor-version compatibility within CUDA 12"),),
                 'NVIDIA, "CUDA Compatibility", table 1',
             ),
-            Decision("image.compiler", "apt", "torch.compile builds Triton's launcher with a C compiler", ""),
+            Decision(
+                "image.compiler", "apt", (reason("torch.compile builds Triton's launcher with a C compiler"),), ""
+            ),
         ),
         base_image=BaseImage(
             "docker.io/nvidia/cuda",
@@ -163,7 +169,7 @@ def example() -> Lock:
         driver=Driver(
             "525.60.13",
             "570.124.06",
-            "minor-version compatibility within CUDA 12; PTX needs the bundled one",
+            (reason("minor-version compatibility within CUDA 12"), reason("PTX needs the bundled one")),
             'NVIDIA, "CUDA Compatibility", table 1',
         ),
         gpu_code=tuple(
@@ -207,7 +213,7 @@ def _linux(platform: Platform) -> Resolution:
             Dependent("spec", "numpy<2.3"),
         ),
         uploaded=datetime(2026, 5, 17, 21, 37, 49, tzinfo=timezone.utc),
-        rejected=Rejected("2.4.6", "the spec wants numpy<2.3"),
+        rejected=Rejected("2.4.6", (reason("the spec wants numpy<2.3"),)),
     )
     url_wheel = WheelFile(
         DIRECT_URL,
@@ -244,7 +250,7 @@ def _linux(platform: Platform) -> Resolution:
         else item
         for item in packages
     )
-    warnings = ("filelock 3.20.0 is years older than as_of",) if platform is ARM else ()
+    warnings = (reason("filelock 3.20.0 is years older than as_of"),) if platform is ARM else ()
     return Resolution(Target(platform, python, glibc=(2, 39)), with_extras, warnings)
 
 
@@ -257,6 +263,10 @@ def sealed(text: str) -> str:
 
 def on_conda() -> Lock:
     """Two platforms of conda-forge, known in part, and wheels on top; linux-64 has CUDA builds."""
+    of_channels = (reason("[conda] brings it: the newest 3.12 of its channels"),)
+    of_machine = reason(
+        "what a machine has follows from the spec and its base image, never from the machine that locks"
+    )
     return lock(
         conda_resolution(
             X86,
@@ -273,12 +283,12 @@ def on_conda() -> Lock:
         ),
         conda_as_of=(("numpy", datetime(2026, 11, 18, tzinfo=timezone.utc)),),
         decisions=(
-            Decision("python", "3.12.11", "[conda] brings it: the newest 3.12 of its channels", "conda-forge", X86),
-            Decision("python", "3.12.11", "[conda] brings it: the newest 3.12 of its channels", "conda-forge", ARM),
+            Decision("python", "3.12.11", of_channels, "conda-forge", X86),
+            Decision("python", "3.12.11", of_channels, "conda-forge", ARM),
             Decision(
                 "conda.virtual_packages",
                 "__archspec=1=x86_64 __cuda=12.9 __glibc=2.39 __linux=5.10 __unix=0",
-                "what a machine has follows from the spec and its base image, never from the machine that locks",
+                (of_machine,),
                 "",
                 X86,
             ),
@@ -312,7 +322,7 @@ def _rows(platform: Platform) -> tuple[CondaPackage, ...]:
             depends=python,
             constrains=("numpy-base <0a0",),
             provides=(Provided("numpy", "2.2.6"),),
-            rejected=Rejected("2.4.6", "pytorch 2.8.0 wants numpy >=1.23,<2.4"),
+            rejected=Rejected("2.4.6", (reason("pytorch 2.8.0 wants numpy >=1.23,<2.4"),)),
             **here,
         ),
         conda(

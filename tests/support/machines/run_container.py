@@ -31,7 +31,7 @@ from envspec.errors import EnvspecError
 from envspec.lockfile.header import FORMAT
 from envspec.models import Driver, ImageSettings, Lock, Service
 
-DRIVER = Driver("570.26", None, "a test's", "")
+DRIVER = Driver("570.26", None, (), "")
 
 
 def lock_of(*services: Service, cuda: bool = False) -> Lock:
