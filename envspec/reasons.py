@@ -95,7 +95,7 @@ WORDS: Final[Mapping[str, str]] = {
     "no-cuda-package": "no CUDA library is a wheel or from conda",
     "no-cuda-stated": "no locked package states which CUDA it needs, and the spec names none",
     "smallest-flavor": "the smallest with {libraries}",
-    "loaded-by": "{packages} needs them",
+    "smallest-flavor-for": "the smallest with {libraries}, for {packages}",
     "not-in-wheels": "no wheel of the lock brings them",
     "not-in-packages": "nothing in the lock brings them",
     "image-brings-wheels": "no wheel of the lock brings CUDA's libraries: the image has to",

@@ -581,7 +581,7 @@ def image_needs(release: Release, pins: Sequence[CudaPins]) -> ImageNeeds:
     libraries = ({"cudart", "cublas"} | ({"cudnn"} if cudnn else set())) - set(brought)
     if not with_torch and rows and libraries:
         loading = " and ".join(sorted({pin.name for pin, _ in rows}))
-        why = [reason("smallest-flavor", libraries=", ".join(sorted(libraries))), reason("loaded-by", packages=loading)]
+        why = [reason("smallest-flavor-for", libraries=", ".join(sorted(libraries)), packages=loading)]
         if brought:
             why.append(reason(f"not-in-{packages}"))
         sources = "; ".join(dict.fromkeys(row.source for _, row in rows))
