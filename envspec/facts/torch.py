@@ -254,10 +254,9 @@ def _obstacle(facts: Facts, row: TorchRelease, variant: str, platform: Platform,
         return reason("torch-cpu", platform=platform.value)
     cuda = CudaVersion.parse(variant)
     driver = facts.driver_of(str(cuda))
-    if older := _older_driver(facts, cuda, driver.minimum, machines):
+    older = _older_driver(facts, cuda, driver.minimum, machines)
+    if older or not machines.gpus:
         return older
-    if not machines.gpus:
-        return None
     code = facts.gpu_code_of(row.version, variant, platform)
     if code is None:
         return reason("torch-code-unknown", cuda=cuda, change=missing_code(row.version, variant, platform))

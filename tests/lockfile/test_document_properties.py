@@ -31,6 +31,7 @@ from envspec.models import (
     Service,
     SystemLayer,
 )
+from envspec.reasons import Reason
 from envspec.report import LOCK_DIFF
 from tests.support.tries import tries
 
@@ -66,6 +67,10 @@ FORMS: Final[Mapping[names.Form, st.SearchStrategy[str]]] = {
     names.INNER_PATH: st.just("lib/python3.13t/site-packages"),
     names.IMAGE_PATH: st.sampled_from(["/usr/bin", "/usr/local/lib/python3.12/dist-packages"]),
 }
+REASON_VALUES = st.dictionaries(st.sampled_from(["cuda", "package"]), TEXT, max_size=1).map(
+    lambda each: tuple(each.items())
+)
+REASONS = st.builds(Reason, TEXT, REASON_VALUES, st.just(()) | st.tuples(st.builds(Reason, TEXT, REASON_VALUES)))
 #: What makes two values of a list two, for the lists in which none is twice.
 UNIQUE: Final[Mapping[Any, Any]] = {
     Resolution: lambda each: each.target.platform,
@@ -83,7 +88,14 @@ UNIQUE: Final[Mapping[Any, Any]] = {
 @cache
 def values(hint: Any) -> st.SearchStrategy[Any]:
     """Values of a field of the models."""
-    simple = {str: TEXT, bool: st.booleans(), int: st.integers(0, 2**40), datetime: TIMES, tuple[int, int]: LEVELS}
+    simple = {
+        Reason: REASONS,
+        str: TEXT,
+        bool: st.booleans(),
+        int: st.integers(0, 2**40),
+        datetime: TIMES,
+        tuple[int, int]: LEVELS,
+    }
     arguments = get_args(hint)
     if hint in simple:
         return simple[hint]
