@@ -116,7 +116,9 @@ def _metadata(table: Mapping[str, Any]) -> Iterator[str]:
             bare, marker = Requirement(text), found.marker
             bare.marker = None
             condition = f'extra == "{normalised(extra)}"'
-            yield f"Requires-Dist: {bare}; {f'({marker}) and {condition}' if marker else condition}"
+            if marker:
+                condition = f"({marker}) and {condition}"
+            yield f"Requires-Dist: {bare}; {condition}"
 
 
 def _entry_points(table: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -88,7 +89,9 @@ async def host_compiler() -> str:
     if program is None:
         return ""
     done = await run([program, "--version"], environ={"PATH": SYSTEM_PATH, "LC_ALL": "C"}, cwd=Path("/"))
-    return f"{done.lines[0].strip()}, {' '.join(platform.libc_ver())}" if done.lines and not done.status else ""
+    if done.status or not done.lines:
+        return ""
+    return f"{done.lines[0].strip()}, {' '.join(platform.libc_ver())}"
 
 
 def local_glibc() -> tuple[int, int] | None:
@@ -121,8 +124,9 @@ class LockedView(View):
         return await asyncio.to_thread(metadata_of, path, name)
 
     async def content(self, name: str, filename: str, bodies: Bodies = Bodies.WHOLE) -> bytes | Path:
-        path = self._paths.get(name)
-        return await super().content(name, filename, bodies) if path is None else path
+        if path := self._paths.get(name):
+            return path
+        return await super().content(name, filename, bodies)
 
     async def consider(self, name: str, filename: str) -> None:
         if name not in self._paths:
@@ -136,8 +140,10 @@ def requirements_of(project: Path, environment: BuildEnvironment) -> list[str]:
         own = [str(text) for text in table["requires"]]
     except (OSError, ValueError, KeyError, TypeError):
         own = list(_DEFAULT_REQUIRES)
-    toolkit = [f"{name}=={environment.cuda}.*" for name in _TOOLKIT] if environment.cuda else []
-    return list(dict.fromkeys([*own, *environment.settings.requires, *toolkit]))
+    own += environment.settings.requires
+    if environment.cuda:
+        own += [f"{name}=={environment.cuda}.*" for name in _TOOLKIT]
+    return list(dict.fromkeys(own))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,27 +170,32 @@ def processors() -> int:
 
 def available_mib() -> int | None:
     """Free memory in MiB, within the control group's limit; None if it is unknown."""
-    limit = memory_bytes()
-    try:
-        found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"), re.MULTILINE)
-    except OSError:
-        found = None
-    free = int(found[1]) >> 10 if found else None
-    return free if limit is None else min(limit >> 20, free or limit >> 20)
+    limit, free = memory_bytes(), None
+    with suppress(OSError):
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+        if found := re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE):
+            free = int(found[1]) >> 10
+    if limit is None:
+        return free
+    return min(limit >> 20, free or limit >> 20)
 
 
 def about(minutes: float) -> str:
     """`about 40 minutes`, `about 5 hours`."""
-    left, unit = (minutes, "minute") if minutes < _HOURS else (minutes / 60, "hour")
-    return f"about {counted(max(1, round(left)), unit)}"
+    if minutes < _HOURS:
+        return f"about {counted(max(1, round(minutes)), 'minute')}"
+    return f"about {counted(max(1, round(minutes / 60)), 'hour')}"
 
 
 def cost_line(environment: BuildEnvironment, limits: Limits) -> str:
     """`building for sm_90: about 40 minutes, 2 compilers at once`."""
-    codes = environment.settings.gpu_code
+    what, compilers = "building", counted(limits.compilers, "compiler")
+    if codes := environment.settings.gpu_code:
+        what += f" for {', '.join(codes)}"
+    if limits.compilers != 1:
+        compilers += " at once"
     minutes = "an unknown time" if limits.minutes is None else about(limits.minutes)
-    at_once = "1 compiler" if limits.compilers == 1 else f"{limits.compilers} compilers at once"
-    return f"building{' for ' + ', '.join(codes) if codes else ''}: {minutes}, {at_once}"
+    return f"{what}: {minutes}, {compilers}"
 
 
 def variables_of(environment: BuildEnvironment, limits: Limits) -> dict[str, str]:
@@ -233,8 +244,10 @@ class Progress:
                 # Of the next extension, by another run of ninja.
                 self._begun = self._last
             self._done, self._last = done, now
-            left = f", {about((now - self._begun) / done * (total - done) / 60)} left" if 0 < done < total else ""
-            self._report(Step(f"compiling {found[0].strip()}{left}", done, total, of=self._of))
+            what = f"compiling {found[0].strip()}"
+            if 0 < done < total:
+                what += f", {about((now - self._begun) / done * (total - done) / 60)} left"
+            self._report(Step(what, done, total, of=self._of))
 
 
 def failed_step(lines: Sequence[str]) -> str:

@@ -83,15 +83,21 @@ def _as_wrong_wheel(of: str) -> Iterator[None]:
 
 def _copy(old: WheelMember, target: zipfile.ZipFile, changed: bytes | None) -> tuple[str, str, str]:
     """Copy one file; its row for RECORD. changed: its new content; None if it is the old one."""
-    new = _member(old.path, 0o755 if old.is_executable else 0o644)
-    new.file_size = old.data.size_bytes if changed is None else len(changed)
+    new = _member(old.path, _mode(is_executable=old.is_executable))
+    new.file_size, pieces = old.data.size_bytes, unpack_member(old.data)
+    if changed is not None:
+        new.file_size, pieces = len(changed), iter([changed])
     digest = hashlib.sha256()
     with target.open(new, "w") as writer:
-        for data in unpack_member(old.data) if changed is None else [changed]:
+        for data in pieces:
             digest.update(data)
             writer.write(data)
     encoded = base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
     return old.path, f"sha256={encoded}", str(new.file_size)
+
+
+def _mode(*, is_executable: bool) -> int:
+    return 0o755 if is_executable else 0o644
 
 
 def _member(name: str, mode: int) -> zipfile.ZipInfo:
@@ -162,7 +168,9 @@ def check_release(wheel: Path, name: str, version: str | None, of: str) -> None:
     expected = (name, found_version if version is None else Version(version))
     if (found_name, found_version) != expected or inner != expected:
         of_metadata = (str(head.get("Name")), str(head.get("Version")))
-        found = of_metadata if inner != expected else (str(found_name), str(found_version))
+        found = (str(found_name), str(found_version))
+        if inner != expected:
+            found = of_metadata
         raise OtherPackage(of, (name, version or ""), found)
 
 
@@ -174,13 +182,13 @@ def is_pure(filename: str) -> bool:
 def is_loaded(filename: str, target: Target) -> bool:
     """Whether the target can load the wheel; `linux_x86_64` counts as built on the target's own system."""
     own = target.glibc
-    names = {
-        Tag(tag.interpreter, tag.abi, f"manylinux_{own[0]}_{own[1]}_{tag.platform.removeprefix('linux_')}")
-        if own and tag.platform.startswith("linux_")
-        else tag
-        for tag in _tags(filename)
-    }
-    return not names.isdisjoint(wheel_tags(target))
+    tags = set()
+    for tag in _tags(filename):
+        platform = tag.platform
+        if own and platform.startswith("linux_"):
+            platform = f"manylinux_{own[0]}_{own[1]}_{platform.removeprefix('linux_')}"
+        tags.add(Tag(tag.interpreter, tag.abi, platform))
+    return not tags.isdisjoint(wheel_tags(target))
 
 
 def _tags(filename: str) -> frozenset[Tag]:
@@ -255,8 +263,7 @@ def fix_times_and_modes(root: Path, time: datetime) -> datetime:
             continue
         if path.is_file():
             newest = max(newest, int(path.stat().st_mtime))
-        is_executable = path.is_dir() or os.access(path, os.X_OK)
-        path.chmod(0o755 if is_executable else 0o644)
+        path.chmod(_mode(is_executable=path.is_dir() or os.access(path, os.X_OK)))
         os.utime(path, (seconds, seconds))
     return datetime.fromtimestamp(newest, timezone.utc)
 
@@ -287,7 +294,7 @@ def _untar(archive: Path, folder: Path, of: str) -> None:
             if member.isdir():
                 path.mkdir(parents=True, exist_ok=True)
             elif member.isreg() and not member.issparse() and (source := tar.extractfile(member)):
-                _write(path, source, 0o755 if member.mode & 0o100 else 0o644, member.mtime)
+                _write(path, source, _mode(is_executable=bool(member.mode & 0o100)), member.mtime)
             elif member.issym():
                 if os.path.lexists(path):
                     raise _bad(of, archive, f"contains {member.name!r} twice, once as a link")
@@ -298,7 +305,7 @@ def _untar(archive: Path, folder: Path, of: str) -> None:
                     raise _bad(of, archive, f"contains {member.name!r}, a hard link without an earlier file")
                 if first != path:
                     with first.open("rb") as again:
-                        _write(path, again, 0o755 if os.access(first, os.X_OK) else 0o644, member.mtime)
+                        _write(path, again, _mode(is_executable=os.access(first, os.X_OK)), member.mtime)
             else:
                 raise _bad(of, archive, f"contains {member.name!r}, which is not a file")
     _link(links, folder, archive, of)
@@ -310,7 +317,7 @@ def _unzip(archive: Path, folder: Path, of: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as out:
             out.writelines(unpack_member(member.data))
-        path.chmod(0o755 if member.is_executable else 0o644)
+        path.chmod(_mode(is_executable=member.is_executable))
 
 
 #: The last second that every file system can hold.

@@ -230,7 +230,9 @@ def requested_compiler(work: Path) -> str | None:
     """The first compiler that a build called; the build can write this file, so that other words are ignored."""
     called = work / "compilers"
     try:
-        words = [] if called.is_symlink() or not called.is_file() else called.read_text("utf-8", "replace").split()
+        if called.is_symlink() or not called.is_file():
+            return None
+        words = called.read_text("utf-8", "replace").split()
     except OSError:
         return None
     return next((name for name in words if name in _COMPILERS), None)
@@ -304,32 +306,38 @@ def build_error(of: str, lines: Sequence[str], where: str = "") -> WheelBuildFai
     if begun == "requirements":
         shown = [_LABEL.sub("", line) for line in lines if not _NOT_SHOWN.match(line)]
         return WheelBuildFailed(of, f"its build failed{where}: what it requires can't be installed:", shown, _NEEDS)
-    called = _HOOK.search(text)
-    # uv's hints, which are about its own options, end the log.
-    advised = _HINT.search(text, called.end()) if called else None
+    step, end = "", len(text)
+    if called := _HOOK.search(text):
+        step = f" ({called[1]})"
+        # uv's hints, which are about its own options, end the log.
+        if advised := _HINT.search(text, called.end()):
+            end = advised.start()
     # The frames of the backend in tracebacks say nothing of the project.
-    log = _FRAME.sub("", text[: advised.start()] if advised else text).splitlines()
+    log = _FRAME.sub("", text[:end]).splitlines()
     shown = [_LABEL.sub("", line) for line in log if not _NOT_SHOWN.match(line)]
     if called and called[2]:
         return WheelBuildFailed(of, f"its build failed{where}: what it requires can't be installed:", shown, _NEEDS)
     advised_index = _INDEX.search(text)
     if advised_index and normalised(advised_index[2]) == of.partition(" ")[0]:
         return IsPlaceholder(of, advised_index[1])
-    step = f" ({called[1]})" if called else ""
-    missing = _NO_MODULE.findall(text)
-    module = missing[-1].partition(".")[0] if missing else ""
-    advice = (
+    return WheelBuildFailed(of, f"its build failed{step}{where}:", shown, _advice(of, text))
+
+
+def _advice(of: str, log: str) -> str | None:
+    """What to do about a header or a module that a build does not find; None if it finds all."""
+    if header := _NO_HEADER.search(log):
+        if header[1] == "Python.h":
+            return "use a Python with its headers: `apt-get install python3-dev`, or --python PATH"
+        return f"install what has {header[1]} on this machine"
+    missing = _NO_MODULE.findall(log)
+    if not missing:
+        return None
+    module = missing[-1].partition(".")[0]
+    return (
         f"its build imports {module} without requiring it: if the lock has it, build beside it, by compilers if that "
         f'needs them:\n    [build.{of.partition(" ")[0]}]\n    requires = ["{module}"]\n  and add its name to '
         "[pip.build] packages; or use a release that has a wheel"
-        if module
-        else None
     )
-    if header := _NO_HEADER.search(text):
-        advice = f"install what has {header[1]} on this machine"
-        if header[1] == "Python.h":
-            advice = "use a Python with its headers: `apt-get install python3-dev`, or --python PATH"
-    return WheelBuildFailed(of, f"its build failed{step}{where}:", shown, advice)
 
 
 def environ(request: BuildRequest, proxy: str, work: str) -> Mapping[str, str]:

@@ -102,8 +102,10 @@ class BuildRequest(WheelRequest):
         for each in self.indexes:
             parts.append([each.name, without_credentials(each.url), each.packages, each.undated])
             parts += filter(None, [each.format])
-        parts += ["compiled locally"] if self.compilers is Compilers.LOCAL else []
-        parts += [self.environment.key()] if self.environment else []
+        if self.compilers is Compilers.LOCAL:
+            parts.append("compiled locally")
+        if self.environment:
+            parts.append(self.environment.key())
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

@@ -217,7 +217,9 @@ async def _build_here(
         return found
     if is_pure_only:
         raise NeedsCompiler(request.of, found)
-    return f"{found}, and {request.environment.why_not}" if request.environment else found
+    if request.environment:
+        found += f", and {request.environment.why_not}"
+    return found
 
 
 async def _build_without_compiler(
@@ -266,7 +268,10 @@ def _clear(folder: Path) -> None:
             if not path.is_symlink():
                 path.chmod(0o700)
     for path in folder.iterdir():
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _cached(key: str, cache: Path) -> CachedWheel | None:

@@ -86,21 +86,21 @@ async def link(
         DiskFull, PrefixTooLong, LinkError
     """
     on_progress(0, len(packages) - len(target.installed))
+    entries = []
+    for package in packages:
+        # rattler opens only the archives of packages that it links.
+        archive, packed_bytes = package.url, 0
+        if package.name not in target.installed:
+            path = archives[package.sha256]
+            archive, packed_bytes = path.as_uri(), path.stat().st_size
+        entries.append({"package": _fields(package), "archive": archive, "packed_bytes": packed_bytes})
     request = {
         "site": str(target.folder),
         "prefix": target.prefix,
         "cache": str(target.cache),
         "platform": target.platform.value,
         "installed": sorted(target.installed),
-        "packages": [
-            {
-                "package": _fields(package),
-                # rattler opens only the archives of packages that it links.
-                "archive": package.url if package.name in target.installed else archives[package.sha256].as_uri(),
-                "packed_bytes": 0 if package.name in target.installed else archives[package.sha256].stat().st_size,
-            }
-            for package in packages
-        ],
+        "packages": entries,
     }
 
     def on_line(line: str) -> None:
@@ -141,9 +141,10 @@ _OF_SYSTEM: Final = frozenset(
 
 def _link_error(text: str) -> EnvspecError:
     """rattler's chain of causes as one error."""
-    panic = re.search(r"panicked at [^\n]*\n(.+?)(?:\nnote: |\Z)", text, re.DOTALL)
-    lines = (panic[1] if panic else text).splitlines()
-    causes = ": ".join(dict.fromkeys(line.removeprefix("Caused by: ").strip() for line in lines if line))
+    if panic := re.search(r"panicked at [^\n]*\n(.+?)(?:\nnote: |\Z)", text, re.DOTALL):
+        text = panic[1]
+    lines = filter(None, text.splitlines())
+    causes = ": ".join(dict.fromkeys(line.removeprefix("Caused by: ").strip() for line in lines))
     numbers = {each.number for each in system_faults(causes)}
     if numbers & FULL:
         return DiskFull(f"no space left while conda packages were linked: {causes}", hint="free space and try again")
@@ -206,7 +207,9 @@ class LinkedFiles:
         top, _, rest = path.partition("/")
         if top == "site-packages" and self._site_packages:
             return f"{self._site_packages}/{rest}"
-        return f"bin/{rest}" if top == "python-scripts" else path
+        if top == "python-scripts":
+            return f"bin/{rest}"
+        return path
 
     def _check_programs(self, made: Iterable[str], placed: Iterable[str]) -> str | None:
         """Entry points are in no list of files: rattler would overwrite another package's file."""
@@ -243,7 +246,9 @@ def _problem_with(path: str) -> str | None:
         return why
     if posixpath.normpath(path) != path:
         return "is not a normalised path"
-    return "only conda and envspec write" if path.split("/", 1)[0] in RESERVED_FOLDERS else None
+    if path.split("/", 1)[0] in RESERVED_FOLDERS:
+        return "only conda and envspec write"
+    return None
 
 
 def _paths(unpacked: Path) -> Iterator[str]:

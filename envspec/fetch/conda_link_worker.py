@@ -99,9 +99,11 @@ async def _link(request: dict[str, Any]) -> None:
     records = [record_of(package) for package in packages]
     for record, entry in zip(records, request["packages"], strict=True):
         record.url = entry["archive"]
-    python = next((each for each in packages if each.name == "python"), None)
-    series = ".".join(python.version.split(".")[:2]) if python else ""
-    site_packages = (python.python_site_packages_path or f"lib/python{series}/site-packages") if python else None
+    site_packages = None
+    for package in packages:
+        if package.name == "python":
+            series = ".".join(package.version.split(".")[:2])
+            site_packages = package.python_site_packages_path or f"lib/python{series}/site-packages"
     # Environments share these files by hard links: one that was edited in one must not get into another.
     layer = PackageCacheLayer(request["cache"]).with_validation_mode(ValidationMode.full())
     await install(
@@ -135,8 +137,10 @@ def stem_of(package: CondaPackage) -> str:
 
 
 def _package(fields: dict[str, Any]) -> CondaPackage:
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
-    return CondaPackage(**values)
+    for key, value in fields.items():
+        if isinstance(value, list):
+            fields[key] = tuple(value)
+    return CondaPackage(**fields)
 
 
 def _name_origin(path: Path, package: CondaPackage) -> None:

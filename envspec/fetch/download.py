@@ -173,7 +173,9 @@ class ChannelTransport:
             except NetworkError as error:
                 pause_s = retry.next_pause_s(error, transient=is_transient(error))
                 # A server that is down is reported once, however many archives wait for it.
-                subject = urlsplit(archive.url).netloc if isinstance(error, Unreachable) else archive.url
+                subject = archive.url
+                if isinstance(error, Unreachable):
+                    subject = urlsplit(archive.url).netloc
                 if (subject, retry.failed) not in self._warned:
                     self._warned.add((subject, retry.failed))
                     self._warn(f"{error.message}; trying again in {pause_s:.1f} s")

@@ -75,16 +75,19 @@ async def commit_of(address: GitAddress, of: str, environ: Mapping[str, str]) ->
     refs = await _Git(address, of, environ).refs()
     ref = address.ref
     # A tag with a message is an object of its own: `^{}` names its commit.
-    names = [f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}", ref] if ref else ["HEAD"]
-    found = next((refs[name] for name in names if name in refs), None)
-    if found is None:
-        what = f"no branch or tag {ref!r}" if ref else "no commit yet"
-        short = " (write a commit with all of its digits)" if re.fullmatch(r"[0-9a-f]{4,39}", ref) else ""
-        raise GitError(
-            f"{of}: {without_credentials(address.url)} has {what}{short}",
-            hint="name another one in the spec: it may have been renamed or deleted there",
-        )
-    return found
+    names, what = ["HEAD"], "no commit yet"
+    if ref:
+        names = [f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}", ref]
+        what = f"no branch or tag {ref!r}"
+    for name in names:
+        if name in refs:
+            return refs[name]
+    if re.fullmatch(r"[0-9a-f]{4,39}", ref):
+        what += " (write a commit with all of its digits)"
+    raise GitError(
+        f"{of}: {without_credentials(address.url)} has {what}",
+        hint="name another one in the spec: it may have been renamed or deleted there",
+    )
 
 
 async def is_reachable(address: GitAddress, commit: str, of: str, environ: Mapping[str, str]) -> bool:
@@ -169,7 +172,8 @@ class _Git:
         if not done.status:
             return done.stdout
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        reason = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1] if lines else "")
+        faults = [line for line in lines if line.startswith(("fatal:", "error:"))]
+        reason = (faults or lines[-1:] or [""])[0]
         raise GitError(
             f"{self.of}: git can't read {without_credentials(self.address.url)}: {reason.removeprefix('fatal: ')}",
             hint="try `git ls-remote` with that address; check the address and your login",
@@ -244,8 +248,9 @@ def _logins_for(address: GitAddress, environ: Mapping[str, str]) -> Mapping[str,
     if keeps_logins(address.url) or not environ.get("HOME"):
         return environ
     configuration = Path(environ["HOME"], ".gitconfig")
-    user = {"GIT_CONFIG_GLOBAL": str(configuration)} if configuration.is_file() else {}
-    return {**user, **environ, "HOME": os.devnull}
+    if configuration.is_file():
+        environ = {"GIT_CONFIG_GLOBAL": str(configuration), **environ}
+    return {**environ, "HOME": os.devnull}
 
 
 def _login(address: GitAddress, environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:

@@ -60,7 +60,10 @@ def login_hint(url: str, environ: Mapping[str, str]) -> str:
         return f"{error.message}: correct it"
     if host in hosts:
         return f"correct the login for {host} in {path}"
-    return f"add a login for {host} to {path}{', whose `default` is not used' if 'default' in hosts else ''}"
+    hint = f"add a login for {host} to {path}"
+    if "default" in hosts:
+        hint += ", whose `default` is not used"
+    return hint
 
 
 class Lookup(Enum):
@@ -211,7 +214,9 @@ class WheelUrls:
         index = _index_of(package, self._environ)
         if index is None:
             return None, archive.url
-        found = await self._listed(index, package, _ANY_AGE) if lookup is Lookup.CACHED else None
+        found = None
+        if lookup is Lookup.CACHED:
+            found = await self._listed(index, package, _ANY_AGE)
         found = found or await self._listed(index, package, self._upstream.began)
         if found is None:
             raise NotOnPage(
@@ -296,7 +301,8 @@ def _on_page(package: Package, page: StoredPage) -> ListedFile | None:
     listing = parse_page(page.body, page.content_type, page.url)
     files = [listing.file(n) for n, name in enumerate(listing.names) if name == package.file.filename]
     # If the name is listed twice, the locked file counts.
-    return next((file for file in files if file.sha256 == package.file.sha256), files[0] if files else None)
+    locked = [file for file in files if file.sha256 == package.file.sha256]
+    return next(iter(locked or files), None)
 
 
 def wheel_path(cache: Path, package: Package) -> Path:

@@ -120,8 +120,9 @@ class Keychain:
         if not re.sub(r"[-_.]", "", helper).isalnum():
             self.warn(f"{path} names an invalid credential helper: {helper!r}")
             return None
-        server = HUB_KEY if registry == DOCKER_HUB else registry
-        advice = ""
+        server, advice = registry, ""
+        if registry == DOCKER_HUB:
+            server = HUB_KEY
         try:
             done = await asyncio.wait_for(
                 self.run((program, "get"), environ=self.environ, cwd=self.home, stdin=server), self.helper_s
@@ -137,8 +138,10 @@ class Keychain:
                 return None
             if not done.status and (found := _from_helper_output(done.stdout, program)):
                 return found
-            why = f" failed (exit status {done.status})" if done.status else " printed no valid login"
-            advice = f"; try `echo {server} | {program} get`" if done.status else ""
+            why = " printed no valid login"
+            if done.status:
+                why = f" failed (exit status {done.status})"
+                advice = f"; try `echo {server} | {program} get`"
         self.warn(f"{program}{why}: no login is sent to {registry}{advice}")
         return None
 
@@ -157,7 +160,9 @@ def _helpers(config: Mapping[str, object], registry: str) -> Iterator[str]:
     """The helper of this registry, then the default one."""
     by_registry = config.get("credHelpers")
     if isinstance(by_registry, dict):
-        names = (registry, "index.docker.io", HUB_KEY) if registry == DOCKER_HUB else (registry,)
+        names = [registry]
+        if registry == DOCKER_HUB:
+            names += ["index.docker.io", HUB_KEY]
         yield from (by_registry[name] for name in names if isinstance(by_registry.get(name), str))
     store = config.get("credsStore")
     if isinstance(store, str) and store:
@@ -189,7 +194,9 @@ def _from_entry(entry: object, source: str) -> Login | None:
         return Login(Credential(user, str(token)), LoginKind.IDENTITY_TOKEN, source)
     if token := entry.get("registrytoken"):
         return Login(Credential(user, str(token)), LoginKind.BEARER, source)
-    return Login(Credential(user, password), LoginKind.PASSWORD, source) if user and password else None
+    if not user or not password:
+        return None
+    return Login(Credential(user, password), LoginKind.PASSWORD, source)
 
 
 #: The authentication schemes that a server offers, in lower case -> the parameters: realm, service, scope...
@@ -206,8 +213,9 @@ def challenges(headers: Iterable[str]) -> Challenges:
                 parameters = {}
                 found.setdefault(part["scheme"].lower(), parameters)
             else:
-                quoted = part["quoted"]
-                value = part["bare"] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+                value = part["bare"]
+                if part["quoted"] is not None:
+                    value = re.sub(r"\\(.)", r"\1", part["quoted"])
                 parameters[part["name"].lower()] = value
     return found
 
@@ -244,7 +252,9 @@ class RepositoryAccess:
         own = f"repository:{self.endpoint.repository}"
         named = named_scope.split() or [f"{own}:{Action.PULL.value}"]
         if self.action is Action.PUSH:
-            named = [f"{own}:{self.action.value}" if scope.startswith(f"{own}:") else scope for scope in named]
+            for at, scope in enumerate(named):
+                if scope.startswith(f"{own}:"):
+                    named[at] = f"{own}:{self.action.value}"
         mounted = (f"repository:{name}:{Action.PULL.value}" for name in self.also if name != self.endpoint.repository)
         return tuple(dict.fromkeys([*named, *mounted]))
 
@@ -304,7 +314,9 @@ async def _token(
         form += [("scope", one) for one in scope]
         query = urlencode([*parse_qsl(parts.query, keep_blank_values=True), *form])
         url = urlunsplit(parts._replace(query=query))
-        headers = {"Authorization": login.credential.basic} if login else {}
+        headers = {}
+        if login is not None:
+            headers["Authorization"] = login.credential.basic
         response = await request("GET", url, headers=headers, max_bytes=_TOKEN_BYTES)
     if response.status != 200:
         raise _refused(response, access, login)
@@ -323,7 +335,9 @@ def _realm(realm: str, endpoint: Endpoint) -> str:
             hint="contact the registry's operator: `realm` is wrong",
         )
     if not endpoint.may_name(realm):
-        plain = "is plain http" if parts.scheme == "http" else "is a service of this machine's own"
+        plain = "is a service of this machine's own"
+        if parts.scheme == "http":
+            plain = "is plain http"
         raise RegistryError(
             f"{endpoint.registry}: its token server {shortened(parts.hostname)} {plain}, and no login is sent there",
             hint="contact the registry's operator: `realm` must be https, and a server that others reach too",
@@ -356,5 +370,6 @@ def _read_token(response: Response, endpoint: Endpoint) -> tuple[str, float]:
             f"{endpoint.registry}: its token server {urlsplit(response.url).netloc} sends no token",
             hint="check for a proxy with a login page in between",
         )
-    is_valid = isinstance(lasts_s, (int, float)) and not isinstance(lasts_s, bool) and lasts_s > 0
-    return token, float(min(lasts_s, _MAX_TOKEN_S)) if is_valid else _TOKEN_S
+    if not isinstance(lasts_s, (int, float)) or isinstance(lasts_s, bool) or not lasts_s > 0:
+        return token, _TOKEN_S
+    return token, float(min(lasts_s, _MAX_TOKEN_S))

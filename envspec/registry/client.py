@@ -97,7 +97,9 @@ class Registry:
     async def manifest(self, reference: Reference) -> Manifest:
         """The manifest of `reference` (by digest if it has one, else by tag), checked."""
         endpoint = endpoint_of(reference, self.mirrors)
-        where = f"{reference} at {endpoint.registry}" if endpoint.registry != reference.registry else str(reference)
+        where = str(reference)
+        if endpoint.registry != reference.registry:
+            where += f" at {endpoint.registry}"
         response = await self._get(
             endpoint, f"manifests/{reference.tag_or_digest}", reference.tag_or_digest, MANIFEST_BYTES
         )
@@ -151,13 +153,15 @@ class Registry:
         """
         own = same_origin(url, access.endpoint.base)
         known = self._valid(access) if own else None
-        given = {**(headers or {}), "Authorization": known.value} if known else headers
+        given = dict(headers or {})
+        if known is not None:
+            given["Authorization"] = known.value
         async with self.http.open(method, url, headers=given, body=body, timeout=timeout) as response:
             if response.status != 401 or not same_origin(str(response.url), access.endpoint.base):
                 yield response
                 return
             offered = challenges(response.headers.getall("WWW-Authenticate", []))
-        given = {**(headers or {}), "Authorization": await self._authorize(access, offered, known)}
+        given["Authorization"] = await self._authorize(access, offered, known)
         async with self.http.open(method, url, headers=given, body=body, timeout=timeout) as response:
             yield response
 

@@ -67,16 +67,14 @@ def refusal(
         return access_refused(what, endpoint, login_source, text)
     if response.status == 429:
         return rate_limited(endpoint, response.headers, login_source, action)
-    return RegistryError(
-        f"{what}: the registry answers HTTP {response.status}{_quoted(text)}",
-        hint="try again later; if it persists, contact the registry's operator"
-        if response.status >= 500
-        else f"check that {endpoint.base} is a registry with the OCI distribution API",
-    )
+    hint = f"check that {endpoint.base} is a registry with the OCI distribution API"
+    if response.status >= 500:
+        hint = "try again later; if it persists, contact the registry's operator"
+    return RegistryError(f"{what}: the registry answers HTTP {response.status}{_quoted(text)}", hint=hint)
 
 
 def _push_refusal(status: int, name: str, requested: str, text: str) -> RegistryError:
-    status_text = f" (HTTP {status}{f', {text}' if text else ''})"
+    status_text = f" ({', '.join(filter(None, (f'HTTP {status}', text)))})"
     if status == 404:
         return ImageNotFound(
             f"{name}: the registry has no such repository{_quoted(text)}",
@@ -96,11 +94,9 @@ def _push_refusal(status: int, name: str, requested: str, text: str) -> Registry
 def access_refused(what: str, endpoint: Endpoint, login_source: str | None, text: str = "") -> AccessRefused:
     """The error for a missing or refused login."""
     if login_source is None:
-        hidden = (
-            " (or the repository does not exist: Docker Hub sends the same response)"
-            if endpoint.registry == DOCKER_HUB
-            else ""
-        )
+        hidden = ""
+        if endpoint.registry == DOCKER_HUB:
+            hidden = " (or the repository does not exist: Docker Hub sends the same response)"
         return AccessRefused(
             f"{what}: the registry requires a login and none was found{hidden}{_quoted(text)}",
             hint=f"check the name, then `{login_command(endpoint.registry)}`",
@@ -119,19 +115,17 @@ def rate_limited(
     endpoint: Endpoint, headers: Mapping[str, str], login_source: str | None, action: Action
 ) -> RateLimited:
     """The error for HTTP 429, with the registry's limit (`ratelimit-limit: 100;w=21600` at Docker Hub)."""
-    limit = re.fullmatch(r"(\d{1,9});w=(\d{1,9})", headers.get("ratelimit-limit", ""))
-    allowed = f" ({limit[1]} in {int(limit[2]) / 3600:g} h)" if limit else ""
-    after = headers.get("Retry-After", "")
-    when = f"in {after} s" if re.fullmatch(r"[0-9]{1,9}", after) else "later"
-    login = "" if login_source else f", log in (`{login_command(endpoint.registry)}`)"
-    # Nothing is pushed to mirrors.
-    other = {
-        Action.PULL: f', or name a mirror: [registry.mirrors] "{endpoint.registry}" = "HOST"',
-        Action.PUSH: "; finished blobs are not sent again",
-    }
-    return RateLimited(
-        f"{endpoint.registry}: too many requests{allowed}", hint=f"try again {when}{login}{other[action]}"
-    )
+    message, hint = f"{endpoint.registry}: too many requests", "try again later"
+    if limit := re.fullmatch(r"(\d{1,9});w=(\d{1,9})", headers.get("ratelimit-limit", "")):
+        message += f" ({limit[1]} in {int(limit[2]) / 3600:g} h)"
+    if after := re.fullmatch(r"[0-9]{1,9}", headers.get("Retry-After", "")):
+        hint = f"try again in {after[0]} s"
+    if not login_source:
+        hint += f", log in (`{login_command(endpoint.registry)}`)"
+    if action is Action.PUSH:
+        # Nothing is pushed to mirrors.
+        return RateLimited(message, hint=f"{hint}; finished blobs are not sent again")
+    return RateLimited(message, hint=f'{hint}, or name a mirror: [registry.mirrors] "{endpoint.registry}" = "HOST"')
 
 
 def error_text(body: bytes) -> str:
@@ -147,7 +141,9 @@ def error_text(body: bytes) -> str:
 def shortened(text: object, most: int = 200) -> str:
     """A registry's text for a message: at most one line, without control characters."""
     whole = str(text)
-    return blanked(whole if len(whole) <= most else f"{whole[:most]}…")
+    if len(whole) > most:
+        whole = f"{whole[:most]}…"
+    return blanked(whole)
 
 
 def _quoted(text: str) -> str:

@@ -99,7 +99,9 @@ async def read_blob(
     retry = Retry(http.timeouts, f"{reference.name}: blob {descriptor.digest}")
     at = start
     while at < descriptor.size_bytes:
-        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={at}-"} if at else {})
+        headers = {"Accept-Encoding": "identity"}
+        if at:
+            headers["Range"] = f"bytes={at}-"
         try:
             async with registry.open(access, "GET", url, headers=headers) as response:
                 skip = await _skip(response, at, descriptor, registry, access)

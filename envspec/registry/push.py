@@ -150,7 +150,9 @@ async def tag_digest(registry: Registry, reference: Reference) -> str | None:
     async def head() -> str | None:
         response = await registry.request(access, "HEAD", url, headers={"Accept": ACCEPT})
         _check_access(response, access, name, registry)
-        return response.headers.get("Docker-Content-Digest", "").strip() or None if response.status == 200 else None
+        if response.status != 200:
+            return None
+        return response.headers.get("Docker-Content-Digest", "").strip() or None
 
     return await with_retries(registry.http, url, head)
 
@@ -201,7 +203,9 @@ def next_location(response: Response, access: RepositoryAccess, current: str | N
             hint="contact the registry's operator: its `Location` is wrong",
         )
     if not endpoint.may_name(target):
-        plain = "plain http" if parts.scheme == "http" else "a service of this machine's own"
+        plain = "a service of this machine's own"
+        if parts.scheme == "http":
+            plain = "plain http"
         raise RegistryError(
             f"{endpoint.registry}: its URL for an upload is {shown(target)}, which is {plain}",
             hint="configure a registry behind a TLS proxy: X-Forwarded-Proto, or relative URLs",
@@ -245,7 +249,7 @@ def _read_piece(iterator: Iterator[bytes]) -> bytes:
         size += len(piece)
         if size >= _READ_BYTES:
             break
-    return found[0] if len(found) == 1 else b"".join(found)
+    return b"".join(found)
 
 
 class UploadStream:
@@ -426,7 +430,8 @@ class Upload:
         )
         if 200 <= response.status < 300:
             reached = received_bytes(response)
-            reached = end if reached is None else reached
+            if reached is None:
+                reached = end
             self._short_chunks += reached < end and reached - start < _MIN_CHUNK_BYTES
             if not start < reached <= end or self._short_chunks > _MAX_SHORT_CHUNKS:
                 raise _UploadLost(self._error(f"has {reached} bytes after {end} were sent"))
@@ -491,9 +496,8 @@ class Upload:
                 raise wrong
             raise _UploadLost(wrong)
         if response.status in {400, 404, 409, 410, 416}:
-            raise _UploadLost(
-                self._error(f"does not continue the upload (HTTP {response.status}{': ' if text else ''}{text})")
-            )
+            status = ": ".join(filter(None, (f"HTTP {response.status}", text)))
+            raise _UploadLost(self._error(f"does not continue the upload ({status})"))
         raise self.registry.refusal(response, self.access, self.descriptor.digest)
 
     async def _pieces_between(self, start: int, end: int) -> AsyncGenerator[memoryview, None]:

@@ -66,10 +66,14 @@ class Reference:
         return self.digest or self.tag or "latest"
 
     def __str__(self) -> str:
-        scheme = f"{self.scheme}://" if self.scheme else ""
-        tag = f":{self.tag}" if self.tag else ""
-        digest = f"@{self.digest}" if self.digest else ""
-        return f"{scheme}{self.name}{tag}{digest}"
+        text = self.name
+        if self.scheme:
+            text = f"{self.scheme}://{text}"
+        if self.tag:
+            text += f":{self.tag}"
+        if self.digest:
+            text += f"@{self.digest}"
+        return text
 
     def at(self, digest: str) -> Reference:
         """The same image by digest."""
@@ -121,7 +125,9 @@ def parse(text: str) -> Reference:
     """
     scheme, rest = _split_scheme(text)
     first, slash, _ = rest.partition("/")
-    named, at, digest = rest.rpartition("@") if "@" in rest else (rest, "", "")
+    named, at, digest = rest.rpartition("@")
+    if not at:
+        named, digest = rest, ""
     if (slash and "@" in first) or (is_digest(digest) and "@" in named and not is_digest(named.rpartition("@")[2])):
         raise BadReference(text, "it contains a login", "log in with `docker login HOST`, and use the name without it")
     if at and ("@" in named or not is_digest(digest)):
@@ -172,7 +178,9 @@ def is_digest(value: object) -> bool:
 
 
 def _endpoint(registry: str, repository: str, scheme: str) -> Endpoint:
-    host = _DOCKER_HUB_HOST if registry in _DOCKER_HUB_NAMES else registry
+    host = registry
+    if registry in _DOCKER_HUB_NAMES:
+        host = _DOCKER_HUB_HOST
     name = host if host.endswith("]") else re.sub(r":\d+$", "", host)
     if not scheme:
         scheme = "http" if is_loopback(name) else "https"
@@ -187,7 +195,9 @@ def prefixes_of(name: str) -> list[str]:
 
 def _split_scheme(text: str) -> tuple[str, str]:
     scheme, separator, rest = text.partition("://")
-    return (scheme, rest) if separator and scheme in {"http", "https"} else ("", text)
+    if separator and scheme in {"http", "https"}:
+        return scheme, rest
+    return "", text
 
 
 def _split_registry(path: str) -> tuple[str, str]:
@@ -195,6 +205,8 @@ def _split_registry(path: str) -> tuple[str, str]:
     first, slash, rest = path.partition("/")
     if not slash or not (re.search(r"[.:\[A-Z]", first) or first == "localhost"):
         first, rest = DOCKER_HUB, path
-    if first in _DOCKER_HUB_NAMES:
-        return DOCKER_HUB, rest if "/" in rest else f"library/{rest}"
-    return first, rest
+    if first not in _DOCKER_HUB_NAMES:
+        return first, rest
+    if "/" not in rest:
+        rest = f"library/{rest}"
+    return DOCKER_HUB, rest

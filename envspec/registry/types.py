@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NoReturn, Protocol
 
+from envspec.documents import table_of
 from envspec.errors import NetworkError
 from envspec.models import Platform
 from envspec.registry.errors import shortened
@@ -238,14 +239,13 @@ def _children(document: Mapping[str, object], where: str) -> tuple[IndexEntry, .
 
 def _child(entry: object, where: str) -> IndexEntry:
     found = _descriptor(entry, f"{where}: an entry of the index has no digest or size")
-    platform = entry.get("platform") if isinstance(entry, dict) else None
-    words = platform if isinstance(platform, dict) else {}
+    words = table_of(entry, "platform")
     return IndexEntry(found.digest, *(_word(words.get(name)) for name in ("os", "architecture", "variant")))
 
 
 def _descriptor(value: object, invalid: str) -> Descriptor:
     """A descriptor in a manifest; raises BadManifest with the message `invalid` if it has no digest or size."""
-    entry = value if isinstance(value, dict) else {}
+    entry = table_of(value)
     digest, size = entry.get("digest"), entry.get("size")
     if not is_digest(digest) or not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _MAX_BLOB_BYTES:
         raise BadManifest(invalid, hint=_DAMAGED)
