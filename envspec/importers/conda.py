@@ -137,18 +137,18 @@ def _dependencies(imported: Import, source: Source, value: Value, folder: Path) 
     for item in value.items:
         where = Source(source.file, item.line)
         platforms = _selected(item.comment, imported)
-        if platforms is not None and not platforms and item.is_scalar:
-            imported.add(where, item.text, Outcome.TRANSLATED, f"{item.comment} is for none of the spec's platforms")
-        elif item.is_scalar and is_moved and is_only_of_windows(item.text):
-            imported.add(where, item.text, Outcome.TRANSLATED, NOT_ON_LINUX)
-        elif item.is_scalar and is_exported and (pinned := _PINNED.fullmatch(item.text)):
-            _exported(imported, where, item.text, pinned, is_moved=is_moved)
-        elif item.is_scalar:
-            add_requirement(imported, where, item.text, platforms or ())
-        elif item.keys.keys() == {"pip"}:
+        if item.keys.keys() == {"pip"}:
             _pip(imported, Source(source.file, item.get("pip").line), item.get("pip"), folder, is_moved=is_moved)
-        else:
+        elif not item.is_scalar:
             imported.add(where, item.shown(), Outcome.NOT_UNDERSTOOD, "neither a conda package nor a list for pip")
+        elif platforms == ():
+            imported.add(where, item.text, Outcome.TRANSLATED, f"{item.comment} is for none of the spec's platforms")
+        elif is_moved and is_only_of_windows(item.text):
+            imported.add(where, item.text, Outcome.TRANSLATED, NOT_ON_LINUX)
+        elif is_exported and (pinned := _PINNED.fullmatch(item.text)):
+            _exported(imported, where, item.text, pinned, is_moved=is_moved)
+        else:
+            add_requirement(imported, where, item.text, platforms or ())
     if value.keys or value.text:
         imported.add(source, f"dependencies: {value.shown()}", Outcome.NOT_UNDERSTOOD, "not a list")
 

@@ -52,10 +52,8 @@ def _explicit_wheel(imported: Import, source: Source, text: str, name: str, url:
         imported.draft.dependencies.append(DraftRequirement(name, source))
     filename = filename_of(url)
     try:
-        if filename.endswith(".whl"):
-            version = str(parse_wheel_filename(filename)[1])
-        else:
-            version = str(parse_sdist_filename(filename)[1])
+        parse = parse_wheel_filename if filename.endswith(".whl") else parse_sdist_filename
+        version = str(parse(filename)[1])
     except (InvalidWheelFilename, InvalidSdistFilename):
         imported.add(source, text, Outcome.TRANSLATED, f"`{name}`: its version is not in the URL")
         return

@@ -469,15 +469,9 @@ def _add(
     """
     mirror = _mirror(packages)
     if mirror:
-        why = f"the default index is that of ENVSPEC_DEFAULT_INDEX: set it to {without_credentials(mirror)}"
-        imported.add(Source(packages[0].by.file), mirror, Outcome.TRANSLATED, why)
-        imported.draft.unread_indexes.append(mirror)
-        packages = [replace(each, index="") if each.index == mirror else each for each in packages]
+        _note_mirror(mirror, packages[0].by.file, imported)
     pythons = python_versions(imported)
-    by_name: dict[str, list[LockedPackage]] = {}
-    for package in packages:
-        by_name.setdefault(package.name, []).append(package)
-    for name, several in by_name.items():
+    for name, several in _group_by_name(packages, mirror).items():
         releases = taken.get(name, ())
         required = [each for each in several if (each.version, each.index or mirror) in releases]
         chosen, why = choice(several, pythons)
@@ -497,6 +491,15 @@ def _add(
                 note_locked(package, imported, installed)
                 reason = _prefer(package, imported) + why
             imported.add(package.by, f"{package.name} {package.version}".strip(), outcome, reason)
+
+
+def _group_by_name(packages: list[LockedPackage], mirror: str) -> dict[str, list[LockedPackage]]:
+    """The packages of each name. mirror: the index that stands for the default one, if any."""
+    by_name: dict[str, list[LockedPackage]] = {}
+    for each in packages:
+        index = "" if each.index == mirror else each.index
+        by_name.setdefault(each.name, []).append(replace(each, index=index))
+    return by_name
 
 
 def _is_unsupported(package: LockedPackage, imported: Import) -> bool:
@@ -536,6 +539,12 @@ def _mirror(packages: list[LockedPackage]) -> str:
         if each.index and not PYTORCH_PAGES.match(each.index):
             counts[each.index] += 1
     return counts.most_common(1)[0][0] if counts else ""
+
+
+def _note_mirror(mirror: str, file: str, imported: Import) -> None:
+    why = f"the default index is that of ENVSPEC_DEFAULT_INDEX: set it to {without_credentials(mirror)}"
+    imported.add(Source(file), mirror, Outcome.TRANSLATED, why)
+    imported.draft.unread_indexes.append(mirror)
 
 
 def _prefer(package: LockedPackage, imported: Import) -> str:

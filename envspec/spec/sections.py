@@ -627,9 +627,7 @@ class Spec(Section):
 
     def variant(self, name: str) -> Spec:
         """A variant as a whole spec; this one for an empty name."""
-        if not name:
-            return self
-        found: Spec = self.variants[name]
+        found: Spec = self.variants[name] if name else self
         return found
 
     def cuda_on(self, platform: Platform) -> CudaTarget | None:
