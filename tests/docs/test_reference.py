@@ -23,6 +23,7 @@ from envspec.data import DATA
 from envspec.lockfile.document import _columns
 from envspec.lockfile.header import Header
 from envspec.models import Lock, Platform, Target, Unbuilt
+from envspec.reasons import Reason
 from envspec.settings import OTHER_VARIABLES, OWN_VARIABLES, SETTINGS
 from envspec.spec import json_schema, parse_spec
 from envspec.spec.variants import WITHOUT
@@ -221,7 +222,9 @@ def tables_below(kind: type) -> set[type]:
     while left:
         hint = left.pop()
         left += get_args(hint)
-        if dataclasses.is_dataclass(hint) and isinstance(hint, type) and hint not in found:
+        # The keys of a reason depend on its code.
+        is_table = dataclasses.is_dataclass(hint) and hint is not Reason
+        if is_table and isinstance(hint, type) and hint not in found:
             found.add(hint)
             hints = get_type_hints(hint)
             left += [hints[field] for field, _ in _columns(hint).values()]
