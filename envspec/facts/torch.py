@@ -486,9 +486,20 @@ MEMBERS: Final = ("torchvision", "torchaudio", "torchtext", "torchdata")
 
 
 class FamilyMismatch(NoSolution):
-    """Requests for members of the torch family that no set of releases serves."""
+    """Requests for members of the torch family that no set of releases serves.
+
+    what: the requests, or what does not work.
+    because: why; empty if nothing more is known.
+    packages: those of the requests that exclude each other.
+    """
 
     code = "family-mismatch"
+
+    def __init__(self, what: str, because: str = "", packages: Sequence[str] = (), *, hint: str = "") -> None:
+        super().__init__(f"{what}: {because}" if because else what, hint=hint)
+        self.what = what
+        self.because = because
+        self.packages = tuple(packages)
 
 
 def extra_requirements(facts: Facts, package: str, version: str) -> tuple[tuple[str, EdgeRow], ...]:
@@ -543,7 +554,9 @@ def family_mismatch(facts: Facts, requests: Mapping[str, SpecifierSet]) -> Famil
         reasons.append(_fits(facts, member))
         sets.append(_set_for(facts, member, torch))
     return FamilyMismatch(
-        f"{', '.join(map(str, members))}: no torch release works with all of them ({'; '.join(reasons)})",
+        ", ".join(map(str, members)),
+        f"no torch release works with all of them ({'; '.join(reasons)})",
+        [member.package for member in members],
         hint=f"use {'; or '.join(dict.fromkeys(sets))}",
     )
 
@@ -692,6 +705,8 @@ def _one_member(facts: Facts, member: _MemberRequest, torch: SpecifierSet) -> Fa
             row = _listed(facts, package)[-1]
             advice.append(f"leave {package} out, or use {package} {row.version} with torch{_effective(facts, row)}")
     return FamilyMismatch(
-        f"no {member} works with torch{torch}: {'; '.join(because)}",
+        f"no {member} works with torch{torch}",
+        "; ".join(because),
+        [package, "torch"],
         hint="; ".join(advice) or "leave one of the versions open",
     )

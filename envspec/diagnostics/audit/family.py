@@ -58,13 +58,11 @@ def excluding(audit: Audit) -> Iterator[Finding]:
     if mismatch is None:
         return
     named = [name for name in (*MEMBERS, "triton", "torch") if listed.get(name)]
-    in_message = [name for name in named if name in mismatch.message]
-    text, _, why = mismatch.message.partition(": ")
-    if not why:
-        text, why = mismatch.message, "each release of a member is made for one torch"
+    excluded = [name for name in named if name in mismatch.packages]
+    why = mismatch.because or "each release of a member is made for one torch"
     fact = "metadata of the releases (envspec/data/family.toml)"
     todo = mismatch.hint or "leave one of the versions open"
-    yield Finding(EXCLUDES, audit.bringing((in_message or named)[0]), text, why, fact, todo)
+    yield Finding(EXCLUDES, audit.bringing((excluded or named)[0]), mismatch.what, why, fact, todo)
 
 
 def taken(audit: Audit) -> Iterator[Finding]:
