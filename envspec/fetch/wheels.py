@@ -202,7 +202,7 @@ class WheelUrls:
             NetworkError: as `listed`.
         """
         index, url = await self.listed(archive, lookup)
-        return url if index is None else self._upstream.authorised(index, url)
+        return url if index is None else self._upstream.with_login(index, url)
 
     async def listed(self, archive: Archive, lookup: Lookup = Lookup.CACHED) -> tuple[PackageIndex | None, str]:
         """The index whose page lists an archive, None if the lock has its URL; and the URL, as it is listed.

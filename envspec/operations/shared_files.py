@@ -14,7 +14,7 @@ from envspec.facts import Facts
 from envspec.io.archives import FileConflict
 from envspec.io.store import Store
 from envspec.models import SPEC, Package, Resolution, SharedFiles, dependents_of
-from envspec.resolve.pypi.shared_files import decided, is_named, shared_files
+from envspec.resolve.pypi.shared_files import decide, is_named, shared_files
 from envspec.resolve.types import required_by
 from envspec.spec import Spec
 from envspec.spec.errors import KeyPath, RefusedValues, quoted
@@ -68,7 +68,7 @@ async def with_built(part: Resolution, store: Store, cache: Path, before: Resolu
 def with_owners(part: Resolution, spec: Spec) -> Resolution:
     """A platform's packages, with the owners of their shared files by `[pip] file_owner`."""
     names = [each.name for each in part.packages]
-    return replace(part, shared=decided(part.shared, spec.pip.file_owner, names))
+    return replace(part, shared=decide(part.shared, spec.pip.file_owner, names))
 
 
 def check_owners(parts: Sequence[Resolution], spec: Spec) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -36,9 +36,16 @@ class Cutoffs:
     others: datetime | None = None
 
 
+def utc_text(time: datetime) -> str:
+    return f"{time.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+
+
 def required_by(askers: Iterable[Dependent]) -> list[str]:
     """The names of what requires a package, sorted: `the spec` and packages."""
-    return sorted({"the spec" if asker.name == SPEC else asker.name for asker in askers})
+    names = {asker.name for asker in askers}
+    if SPEC in names:
+        names = names - {SPEC} | {"the spec"}
+    return sorted(names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +73,10 @@ class ProvidedPackage:
 class FoundPackage(ProvidedPackage):
     """A Python package that is installed before anything of the lock is.
 
-    place: where, as messages name it. metadata: its METADATA; None if nobody has it: then that of its release on the
-    index counts. record_sha256: of its RECORD. unmet: what it requires and its environment does not meet.
+    place: where, as messages name it.
+    metadata: its METADATA; None if nobody has it: then that of its release on the index counts.
+    record_sha256: of its RECORD.
+    unmet: what it requires and its environment does not meet.
     """
 
     place: str = ""
@@ -93,10 +102,15 @@ class FoundPackage(ProvidedPackage):
 class FoundEnvironment:
     """What an environment is installed on top of. Of a base image, or of a file that lists a system's packages.
 
-    place: as messages name it. packages: by name. python: exact; empty if it is unknown. glibc: None if it is unknown.
-    home, site, nested: see `models.OnTopOf`. constraints: lines that hold for everything that is installed there
-    (`PIP_CONSTRAINT`). torch_build: `cu128`, `cpu`, empty if it is unknown. gpu_code: of its torch. notes: for the
-    user.
+    place: as messages name it.
+    packages: by name.
+    python: exact; empty if it is unknown.
+    glibc: None if it is unknown.
+    home, site, nested: see `models.OnTopOf`.
+    constraints: lines that hold for everything that is installed there (`PIP_CONSTRAINT`).
+    torch_build: `cu128`, `cpu`, empty if it is unknown.
+    gpu_code: of its torch.
+    notes: for the user.
     """
 
     place: str
@@ -116,8 +130,9 @@ class FoundEnvironment:
 class CondaProvided(ProvidedPackage):
     """A Python package that conda installs.
 
-    package: the conda package that contains it. channel: its channel as the spec names it. askers: what requires the
-    conda package.
+    package: the conda package that contains it.
+    channel: its channel as the spec names it.
+    askers: what requires the conda package.
     """
 
     package: str = ""
@@ -131,8 +146,11 @@ class CondaProvided(ProvidedPackage):
     def description(self) -> str:
         """`numpy 2.2.6 comes from conda-forge (conda's numpy, required by scipy)`."""
         names = required_by(self.askers)
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        required = f", required by {', '.join(names[:3])}{more}" if names else ""
+        required = ""
+        if names:
+            required = f", required by {', '.join(names[:3])}"
+        if len(names) > 3:
+            required += f" and {len(names) - 3} more"
         return f"{self} (conda's {self.package}{required})"
 
     @property
@@ -144,10 +162,12 @@ class CondaProvided(ProvidedPackage):
 class Channel:
     """A conda channel.
 
-    name: as in the spec. url: without credentials, no `/` at the end: what the lock records. address: the same with the
-    user's credentials. repodata: a folder with `<subdir>/repodata.json` that replaces the channel's own (a part of it,
-    for example); its records keep the channel's URLs. only: the platforms that the channel has, according to the spec;
-    empty: `noarch` and each of the spec's platforms.
+    name: as in the spec.
+    url: without credentials, no `/` at the end: what the lock records.
+    address: the same with the user's credentials.
+    repodata: a folder with `<subdir>/repodata.json` that replaces the channel's own (a part of it, for example); its
+        records keep the channel's URLs.
+    only: the platforms that the channel has, according to the spec; empty: `noarch` and each of the spec's platforms.
     """
 
     name: str
@@ -170,19 +190,25 @@ class VirtualPackage:
     build: str = "0"
 
     def __str__(self) -> str:
-        return f"{self.name}={self.version}" + ("" if self.build == "0" else f"={self.build}")
+        if self.build == "0":
+            return f"{self.name}={self.version}"
+        return f"{self.name}={self.version}={self.build}"
 
 
 @dataclass(frozen=True, slots=True)
 class CondaRequest:
     """What a conda solver solves for one platform.
 
-    channels: in strict priority. requirements: match specs as the spec writes them, Python's included. as_of: later
-    builds are ignored. constraints: match specs for packages that something else requires. of_platform: the
-    requirements of this platform's own table. cuda: packages that have CUDA builds must come as one, for this CUDA;
-    None: builds for the CPU are meant. undated: whether records without a build time count. cutoffs: names with an
-    `as_of` of their own. locked: packages to keep if the requirements allow them. preferred: name, version and build
-    (empty: any) that the spec prefers for names that are not locked.
+    channels: in strict priority.
+    requirements: match specs as the spec writes them, Python's included.
+    as_of: later builds are ignored.
+    constraints: match specs for packages that something else requires.
+    of_platform: the requirements of this platform's own table.
+    cuda: packages that have CUDA builds must come as one, for this CUDA; None: builds for the CPU are meant.
+    undated: whether records without a build time count.
+    cutoffs: names with an `as_of` of their own.
+    locked: packages to keep if the requirements allow them.
+    preferred: name, version and build (empty: any) that the spec prefers for names that are not locked.
     """
 
     platform: Platform
@@ -228,9 +254,9 @@ class RefusedLines(NoSolution):
 
     def of_lines(self, required: Iterable[Requirement]) -> list[tuple[KeyPath, str, str]]:
         """The key of each refused line of [pip] dependencies, with its problem and hint."""
-        return [
-            (("pip", "dependencies", at), each.problem, each.hint)
-            for at, line in enumerate(required)
-            for each in self.found
-            if each.is_of(line)
-        ]
+        refused: list[tuple[KeyPath, str, str]] = []
+        for at, line in enumerate(required):
+            for each in self.found:
+                if each.is_of(line):
+                    refused.append((("pip", "dependencies", at), each.problem, each.hint))
+        return refused

@@ -20,8 +20,15 @@ if TYPE_CHECKING:
 
 def names_in(lock: Lock) -> set[str]:
     """The names of both ecosystems' packages."""
-    names = {package.name for resolution in lock.resolutions for package in resolution.packages}
-    return names | {name for packages in conda_packages(lock).values() for each in packages for name in _names_of(each)}
+    return names_of(lock.resolutions) | _conda_names(lock)
+
+
+def _conda_names(lock: Lock) -> set[str]:
+    """conda's names of its packages, and PyPI's of those in them."""
+    names: set[str] = set()
+    for packages in conda_packages(lock).values():
+        names = names.union(*map(_names_of, packages))
+    return names
 
 
 def check_names(names: Sequence[str], existing: Collection[str]) -> None:
@@ -44,19 +51,23 @@ def with_old_pins(
 ) -> TargetRequest:
     """The request with the old pins of its platform as preferences.
 
-    free: names without a preference. newer: names that must be newer than in the lock. without: what is chosen without
-    preferences; empty if nothing is known of that.
+    free: names without a preference.
+    newer: names that must be newer than in the lock.
+    without: what is chosen without preferences; empty if nothing is known of that.
     """
     platform = target.request.target.platform
     packages = _packages(old, platform)
     if not packages:
         return target
-    chosen = {(each.name, each.version) for each in _packages(without, platform)}
+    chosen = _by_name(_packages(without, platform))
     bounds: list[Bound] = []
     for each in packages:
         if each.name not in free:
-            kind = BoundKind.SAME if (each.name, each.version) in chosen else BoundKind.KEPT
-            bounds.append(Bound(f"{each.name}=={each.version}", kind if chosen else BoundKind.PINNED))
+            kind = BoundKind.PINNED
+            if chosen:
+                is_same = each.name in chosen and chosen[each.name].version == each.version
+                kind = BoundKind.SAME if is_same else BoundKind.KEPT
+            bounds.append(Bound(f"{each.name}=={each.version}", kind))
         if each.name in newer:
             # `>` excludes post-releases and takes no local version (PEP 440).
             version = Version(each.version).public
@@ -76,33 +87,49 @@ def pins_of(targets: Sequence[Target], *layers: Sequence[Resolution]) -> tuple[R
     """For each target the packages of all layers, of its platform, else of another one; later layers go before."""
     found = []
     for target in targets:
-        packages = {package.name: package for layer in layers for package in _like(layer, target)}
+        packages: dict[str, Package] = {}
+        for layer in layers:
+            packages |= _by_name(_packages_like(layer, target))
         found.append(Resolution(target, tuple(packages.values())))
     return tuple(found)
 
 
-def _like(resolutions: Sequence[Resolution], target: Target) -> tuple[Package, ...]:
-    anywhere = {package.name: package for each in resolutions for package in each.packages}
-    return _packages(resolutions, target.platform) or tuple(anywhere.values())
+def _packages_like(resolutions: Sequence[Resolution], target: Target) -> tuple[Package, ...]:
+    if own := _packages(resolutions, target.platform):
+        return own
+    anywhere: dict[str, Package] = {}
+    for each in resolutions:
+        anywhere |= _by_name(each.packages)
+    return tuple(anywhere.values())
+
+
+def _by_name(packages: Sequence[Package]) -> dict[str, Package]:
+    return {package.name: package for package in packages}
 
 
 def names_of(resolutions: Sequence[Resolution]) -> set[str]:
-    return {package.name for each in resolutions for package in each.packages}
+    names: set[str] = set()
+    for each in resolutions:
+        names.update(_by_name(each.packages))
+    return names
 
 
 def differing(new: Sequence[Resolution], pins: Sequence[Resolution]) -> set[str]:
     """Names with another version than is pinned for the same platform."""
     found: set[str] = set()
     for resolution in new:
-        pinned = {package.name: package.version for package in _packages(pins, resolution.target.platform)}
-        found |= {each.name for each in resolution.packages if pinned.get(each.name, each.version) != each.version}
+        pinned = _by_name(_packages(pins, resolution.target.platform))
+        for each in resolution.packages:
+            if each.name in pinned and pinned[each.name].version != each.version:
+                found.add(each.name)
     return found
 
 
 def names_in_conda(names: Sequence[str], old: Lock | None, required: Collection[str]) -> tuple[str, ...]:
     """The names that are conda packages of the lock, by conda's name or PyPI's, or required from conda."""
-    packages = [package for each in conda_packages(old).values() for package in each] if old else []
-    existing = {name for package in packages for name in _names_of(package)} | set(required)
+    existing = set(required)
+    if old:
+        existing |= _conda_names(old)
     return tuple(name for name in names if name in existing)
 
 
@@ -123,21 +150,25 @@ def moved_conda(
     old: Mapping[Platform, Sequence[CondaPackage]], new: Mapping[Platform, Sequence[CondaPackage]]
 ) -> set[str]:
     """conda's names with another archive than before on some platform, or new there."""
-    before = {platform: {package.url for package in packages} for platform, packages in old.items()}
-    return {
-        package.name
-        for platform, packages in new.items()
-        for package in packages
-        if package.url not in before.get(platform, ())
-    }
+    moved: set[str] = set()
+    for platform, packages in new.items():
+        before = {package.url for package in old.get(platform, ())}
+        for package in packages:
+            if package.url not in before:
+                moved.add(package.name)
+    return moved
 
 
 def moved_names(old: Lock, new: Lock) -> set[str]:
     """The names of both ecosystems with another version or archive than before on some platform, or new there."""
     before, after = conda_packages(old), conda_packages(new)
     changed = moved_conda(before, after)
-    conda = (_names_of(each) for packages in after.values() for each in packages if each.name in changed)
-    return moved_pypi(old.resolutions, new.resolutions).union(*conda)
+    moved = moved_pypi(old.resolutions, new.resolutions)
+    for packages in after.values():
+        for package in packages:
+            if package.name in changed:
+                moved |= _names_of(package)
+    return moved
 
 
 def has_name(package: CondaPackage, names: Collection[str]) -> bool:
@@ -153,8 +184,10 @@ def moved_pypi(old: Sequence[Resolution], new: Sequence[Resolution]) -> set[str]
     """Names with another version than before on some platform, or new there."""
     found: set[str] = set()
     for resolution in new:
-        before = {(package.name, package.version) for package in _packages(old, resolution.target.platform)}
-        found |= {package.name for package in resolution.packages if (package.name, package.version) not in before}
+        before = _by_name(_packages(old, resolution.target.platform))
+        for package in resolution.packages:
+            if package.name not in before or before[package.name].version != package.version:
+                found.add(package.name)
     return found
 
 

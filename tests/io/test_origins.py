@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envspec.origins import same_origin
-from envspec.resolve.pypi.index.client import authorised
+from envspec.resolve.pypi.index.client import with_login
 from envspec.resolve.pypi.index.routing import PackageIndex
 
 
@@ -61,4 +61,4 @@ def test_two_servers_or_none(one: str, other: str) -> None:
 )
 def test_a_login_goes_to_its_indexs_own_server(url: str, sent: str) -> None:
     """A user name that a link has of its own stays."""
-    assert authorised(PackageIndex("corp", "https://me:sesame@corp.example/simple/"), url) == sent
+    assert with_login(PackageIndex("corp", "https://me:sesame@corp.example/simple/"), url) == sent

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final, cast
 
 from envspec.models import CondaPackage, Rejected
 from envspec.reasons import Reason, Why, reason, words
-from envspec.resolve.conda.channels import is_in_time, utc_text
+from envspec.resolve.conda.channels import is_in_time
 from envspec.resolve.conda.records import constrained_name, cuda_builds, cuda_constraint, is_cuda_build, name_of
-from envspec.resolve.types import CondaRequest
+from envspec.resolve.types import CondaRequest, utc_text
 from envspec.spec.conda import ARCHSPEC
 
 if TYPE_CHECKING:

@@ -60,19 +60,22 @@ class Relay:
     """Requests to channels, and their errors.
 
     mirrors: for rattler's client, the address on loopback of each channel; other channels of the same server are not
-    read through the relay. errors: by a channel's URL. missing: URL and platform of channels that answered 404.
+        read through the relay.
+    errors: by a channel's URL.
+    missing: URL and platform of channels that answered 404.
     """
 
     def __init__(self, http: Http, channels: Sequence[Channel], address: str, token: str) -> None:
         self._http = http
         # The longest first: a channel's address may begin with another's.
         self._channels = sorted(channels, key=lambda channel: -len(channel.url))
-        urls = sorted({channel.url for channel in channels})
-        self.mirrors: Mapping[str, str] = {f"{url}/": f"{address}/{token}/{number}/" for number, url in enumerate(urls)}
+        self.mirrors: dict[str, str] = {}
+        for number, url in enumerate(sorted({channel.url for channel in channels})):
+            self.mirrors[f"{url}/"] = f"{address}/{token}/{number}/"
         self.errors: dict[str, NetworkError] = {}
         self.missing: set[tuple[str, str]] = set()
 
-    def translated(self, text: str) -> str:
+    def translate(self, text: str) -> str:
         """rattler's message, with the channels' own addresses."""
         for url, address in self.mirrors.items():
             text = text.replace(address, url)
@@ -109,7 +112,7 @@ class Relay:
         # The path below the channel's address, as rattler encoded it.
         url = f"{without_login(channel.address).rstrip('/')}/{url.split('/', channel.url.count('/') + 1)[-1]}"
         try:
-            response = await self._relayed(request, channel, url, name)
+            response = await self._relay_request(request, channel, url, name)
         except _BrokenAnswer:
             # As the channel's own server did.
             if request.transport is not None:
@@ -124,7 +127,7 @@ class Relay:
             self.missing.add((channel.url, subdir))
         return response
 
-    async def _relayed(self, request: web.Request, channel: Channel, url: str, name: str) -> web.StreamResponse:
+    async def _relay_request(self, request: web.Request, channel: Channel, url: str, name: str) -> web.StreamResponse:
         from aiohttp import ClientError, web
 
         headers = {key: request.headers[key] for key in _REQUEST_HEADERS if key in request.headers}
@@ -144,7 +147,7 @@ class Relay:
             sent = {key: answer.headers[key] for key in _ANSWER_HEADERS if key in answer.headers}
             if answer.content_length is not None and "Content-Encoding" not in answer.headers:
                 sent["Content-Length"] = str(answer.content_length)
-            first = await _beginning(answer)
+            first = await _read_beginning(answer)
             if name == _REPODATA and status == 200 and len(first) < _SMALL_BYTES and _WORD not in first:
                 raise not_repodata(url)
             response = web.StreamResponse(status=status, headers=sent)
@@ -183,7 +186,7 @@ def _relayed_status(status: int, url: str) -> int:
     raise status_error(without_credentials(url), status)
 
 
-async def _beginning(answer: ClientResponse) -> bytes:
+async def _read_beginning(answer: ClientResponse) -> bytes:
     """The first bytes of the body, or all of it if it is small."""
     found = b""
     while len(found) < _SMALL_BYTES and (chunk := await answer.content.readany()):
@@ -192,7 +195,7 @@ async def _beginning(answer: ClientResponse) -> bytes:
 
 
 @asynccontextmanager
-async def relaying(channels: Sequence[Channel], environ: Mapping[str, str]) -> AsyncIterator[Relay]:
+async def run_relay(channels: Sequence[Channel], environ: Mapping[str, str]) -> AsyncIterator[Relay]:
     """Serve these channels on loopback until the context ends."""
     await asyncio.to_thread(import_module, "aiohttp.web")
     from aiohttp import web

@@ -30,9 +30,9 @@ from envspec.resolve.conda.channel_client import (
     without_credentials,
     without_login,
 )
-from envspec.resolve.conda.channel_relay import Relay, needs_relay, relaying
+from envspec.resolve.conda.channel_relay import Relay, needs_relay, run_relay
 from envspec.resolve.conda.records import record_name
-from envspec.resolve.types import Channel, CondaRequest
+from envspec.resolve.types import Channel, CondaRequest, utc_text
 
 if TYPE_CHECKING:
     import rattler
@@ -59,12 +59,8 @@ def in_time(records: Iterable[RepoDataRecord], request: CondaRequest) -> list[Re
     return [record for record in records if is_in_time(record, request)]
 
 
-def utc_text(time: datetime) -> str:
-    return f"{time.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
-
-
 @asynccontextmanager
-async def opened(
+async def open_channels(
     channels: Iterable[Channel], cache: Path, environ: Mapping[str, str], *, offline: bool
 ) -> AsyncIterator[Channels]:
     """The channels of a run, in their order. cache: a folder of envspec's own, created if missing."""
@@ -80,7 +76,7 @@ async def opened(
         relay: Relay | None = None
         mirrors: Mapping[str, str] = {}
         if relayed and not offline:
-            relay = await stack.enter_async_context(relaying(relayed, environ))
+            relay = await stack.enter_async_context(run_relay(relayed, environ))
             mirrors = relay.mirrors
         configs: dict[str, SourceConfig] = {}
         for channel in relayed:
@@ -124,10 +120,10 @@ class Channels:
         found: list[rattler.Channel | SparseRepoData] = []
         if request.cutoffs:
             for number, channel in enumerate(request.channels):
-                found += await self._with_own_cutoff(request, channel, work / f"cutoffs-{number}")
+                found += await self._sources_with_cutoff(request, channel, work / f"cutoffs-{number}")
         # All channels come after: the spec may take a name with a cutoff of its own from a later channel.
         for channel in request.channels:
-            found += self._plain(channel, request.platform)
+            found += self._plain_sources(channel, request.platform)
         return found
 
     async def records(
@@ -165,17 +161,17 @@ class Channels:
 
         found: set[str] = set()
         for channel in request.channels:
-            sources, subdirs = self._plain(channel, request.platform), _subdirs(request.platform)
+            sources, subdirs = self._plain_sources(channel, request.platform), _subdirs(request.platform)
             if channel.repodata is not None:
                 # rattler's gateway has no names of repodata in folders.
                 for each in cast("list[SparseRepoData]", sources):
                     found.update(each.package_names(PackageFormatSelection.BOTH))
             else:
                 query = self.gateway.names(_as_sources(sources), subdirs, channel_relations="disabled")
-                found.update(name.normalized for name in await self.awaited(query, [channel]))
+                found.update(name.normalized for name in await self.await_query(query, [channel]))
         return sorted(found)
 
-    async def awaited(self, query: Awaitable[_T], channels: Sequence[Channel]) -> _T:
+    async def await_query(self, query: Awaitable[_T], channels: Sequence[Channel]) -> _T:
         """The result of rattler's query; raises NetworkError if a channel cannot be read within the time limit."""
         from rattler.exceptions import FetchRepoDataError, GatewayError, IoError
 
@@ -191,7 +187,7 @@ class Channels:
             for channel in channels:
                 if channel.url in self._relay.errors:
                     raise self._relay.errors[channel.url] from None
-            raise channel_error(self._relay.translated(str(error)), channels, self._waits) from None
+            raise channel_error(self._relay.translate(str(error)), channels, self._waits) from None
 
     def refuse_missing(self, request: CondaRequest) -> None:
         """Refuse a channel without the request's platform, unless the spec declares that.
@@ -232,20 +228,23 @@ class Channels:
     async def _query(
         self, channel: Channel, platform: Platform, specs: Iterable[str], *, recursive: bool = False
     ) -> list[RepoDataRecord]:
-        sources, subdirs = _as_sources(self._plain(channel, platform)), _subdirs(platform)
+        sources, subdirs = _as_sources(self._plain_sources(channel, platform)), _subdirs(platform)
         query = self.gateway.query(sources, subdirs, list(specs), recursive=recursive, channel_relations="disabled")
         found: list[RepoDataRecord] = []
-        for records in await self.awaited(query, [channel]):
+        for records in await self.await_query(query, [channel]):
             found += records
         return found
 
-    def _plain(self, channel: Channel, platform: Platform) -> list[rattler.Channel | SparseRepoData]:
+    def _plain_sources(self, channel: Channel, platform: Platform) -> list[rattler.Channel | SparseRepoData]:
         import rattler
 
         if channel.repodata is None:
             return [rattler.Channel(_without_secrets(channel))]
-        subdirs = _subdirs(platform)
-        return [self._sparse_of(channel.url, file) for file in _repodata_files(channel) if file.parent.name in subdirs]
+        sources: list[rattler.Channel | SparseRepoData] = []
+        for file in _repodata_files(channel):
+            if file.parent.name in _subdirs(platform):
+                sources.append(self._sparse_of(channel.url, file))
+        return sources
 
     def _sparse_of(self, url: str, file: Path) -> SparseRepoData:
         key = url, file
@@ -253,7 +252,7 @@ class Channels:
             self._sparse[key] = _sparse(url, file)
         return self._sparse[key]
 
-    async def _with_own_cutoff(self, request: CondaRequest, channel: Channel, folder: Path) -> list[SparseRepoData]:
+    async def _sources_with_cutoff(self, request: CondaRequest, channel: Channel, folder: Path) -> list[SparseRepoData]:
         """The records of the names that have a cutoff of their own, dated at the cutoff of all others.
 
         rattler has one cutoff for all names, and a source in Python costs its calls. So these few records go to files
@@ -278,8 +277,11 @@ def write_repodata(folder: Path, subdir: str, records: Mapping[str, Any]) -> Pat
     """Write `<subdir>/repodata.json`. records: the fields of each, by file name."""
     file = folder / subdir / "repodata.json"
     file.parent.mkdir(parents=True)
-    conda = {name: fields for name, fields in records.items() if name.endswith(".conda")}
-    others = {name: fields for name, fields in records.items() if name not in conda}
+    conda: dict[str, Any] = {}
+    others: dict[str, Any] = {}
+    for name, fields in records.items():
+        group = conda if name.endswith(".conda") else others
+        group[name] = fields
     text = json.dumps({"info": {"subdir": subdir}, "packages": others, "packages.conda": conda})
     file.write_text(text, encoding="utf-8")
     return file

@@ -74,9 +74,12 @@ class CondaLock:
         if executable is None:
             raise ResolverError("no conda, mamba or micromamba on PATH", hint=_HINT)
         path = environ.get("PATH", "")
-        records = allowed(request, await _reachable(request, channels))
-        if kept := await _kept(request, channels, work):
-            fewer = [each for each in records if kept.get(each.name.normalized, _file(each)) == _file(each)]
+        records = allowed_records(request, await _reachable_records(request, channels))
+        if kept := await _kept_files(request, channels, work):
+            fewer: list[RepoDataRecord] = []
+            for record in records:
+                if kept.get(record_name(record), _file(record)) == _file(record):
+                    fewer.append(record)
             with suppress(CondaUnsolvable):
                 return await _choose(request, executable, path, fewer, work / "with-kept")
         return await _choose(request, executable, path, records, work / "free")
@@ -112,11 +115,11 @@ async def _choose(
     ]
     done = await run(command, environ=_environ(work, path), cwd=work)
     if done.status != 0:
-        raise failure(done, work, executable)
-    return _looked_up(work / f"choice-{platform}.lock", records)
+        raise conda_lock_error(done, work, executable)
+    return _look_up(work / f"choice-{platform}.lock", records)
 
 
-def allowed(request: CondaRequest, records: Iterable[RepoDataRecord]) -> list[RepoDataRecord]:
+def allowed_records(request: CondaRequest, records: Iterable[RepoDataRecord]) -> list[RepoDataRecord]:
     """The records that a solver may choose from, as with rattler: of each name those of one channel alone.
 
     A name belongs to the first channel that has it, even if all its records there were built too late, unless a
@@ -127,7 +130,7 @@ def allowed(request: CondaRequest, records: Iterable[RepoDataRecord]) -> list[Re
     found: list[RepoDataRecord] = []
     for name, of_name in sorted(by_name(records).items()):
         specs = specs_of.get(name, ())
-        urls = {_url(str(spec.channel.base_url)) for spec in specs if spec.channel}
+        urls = {without_credentials(str(spec.channel.base_url)) for spec in specs if spec.channel}
         if not urls:
             urls.add(min(map(_url_of, of_name), key=lambda url: order.get(url, len(order))))
         for record in in_time(of_name, request):
@@ -145,15 +148,11 @@ def _specs_by_name(texts: Iterable[str]) -> dict[str, list[MatchSpec]]:
     return found
 
 
-def _url(address: str | None) -> str:
-    return without_credentials(address or "")
-
-
 def _url_of(record: RepoDataRecord) -> str:
-    return _url(record.channel)
+    return without_credentials(record.channel or "")
 
 
-async def _reachable(request: CondaRequest, channels: Channels) -> list[RepoDataRecord]:
+async def _reachable_records(request: CondaRequest, channels: Channels) -> list[RepoDataRecord]:
     """Every record that the requirements can lead to, through all channels."""
     required = set(_specs_by_name(request.requirements))
     more: set[str] = set()
@@ -172,7 +171,7 @@ async def _reachable(request: CondaRequest, channels: Channels) -> list[RepoData
         more |= names - required
 
 
-async def _kept(request: CondaRequest, channels: Channels, work: Path) -> Mapping[str, tuple[str, str]]:
+async def _kept_files(request: CondaRequest, channels: Channels, work: Path) -> Mapping[str, tuple[str, str]]:
     """The locked records that rattler keeps, by name.
 
     conda has no preferences, and conda-lock's own `--update` adds no package: a record is kept if nothing else of its
@@ -195,7 +194,7 @@ def _file(record: RepoDataRecord) -> tuple[str, str]:
 
 
 def _dependencies(requirements: Iterable[str]) -> list[str]:
-    """The requirements in conda-lock's form: one for each name, with version and build; `allowed` applies the rest."""
+    """The requirements in conda-lock's form: one for each name, with version and build; see `allowed_records`."""
     found = []
     for name, specs in sorted(_specs_by_name(requirements).items()):
         versions: dict[str, None] = {}
@@ -220,8 +219,9 @@ def _write_channel(folder: Path, subdirs: Iterable[str], records: Iterable[RepoD
     by_subdir: dict[str, dict[str, object]] = {subdir: {} for subdir in subdirs}
     for record in records:
         fields = json.loads(record.to_json())
-        own = {key: value for key, value in fields.items() if key not in ("fn", "url", "channel")}
-        by_subdir[record.subdir][record.file_name] = own
+        for key in ("fn", "url", "channel"):
+            fields.pop(key, None)
+        by_subdir[record.subdir][record.file_name] = fields
     for subdir, of_subdir in by_subdir.items():
         write_repodata(folder, subdir, of_subdir)
 
@@ -255,7 +255,7 @@ def _environ(work: Path, path: str) -> dict[str, str]:
     }
 
 
-def _looked_up(choice: Path, records: Iterable[RepoDataRecord]) -> list[RepoDataRecord]:
+def _look_up(choice: Path, records: Iterable[RepoDataRecord]) -> list[RepoDataRecord]:
     by_file = {_file(record): record for record in records}
     lines = choice.read_text(encoding="utf-8").splitlines()
     found = []
@@ -267,21 +267,21 @@ def _looked_up(choice: Path, records: Iterable[RepoDataRecord]) -> list[RepoData
     return found
 
 
-def failure(done: Finished, work: Path, executable: str) -> CondaUnsolvable | ResolverError:
+def conda_lock_error(done: Finished, work: Path, executable: str) -> CondaUnsolvable | ResolverError:
     """The error with the executable's answer, without conda-lock's traceback and the folder's paths."""
-    answer = _answer(done.stderr)
+    answer = _read_answer(done.stderr)
     name = Path(executable).name
     problems = answer.get("solver_problems")
     if isinstance(problems, list) and problems:
-        return CondaUnsolvable(_cleaned("; ".join(map(str, problems)), work))
-    message = _cleaned(str(answer.get("message") or answer.get("error") or ""), work)
+        return CondaUnsolvable(_clean("; ".join(map(str, problems)), work))
+    message = _clean(str(answer.get("message") or answer.get("error") or ""), work)
     if answer.get("exception_name") in _UNSATISFIABLE:
         return CondaUnsolvable(message or f"{name} found no solution and gave no reason")
-    last = _cleaned(next((line for line in reversed(done.stderr.splitlines()) if line.strip()), ""), work)
+    last = _clean(["", *filter(str.strip, done.stderr.splitlines())][-1], work)
     return ResolverError(f"conda-lock with {name} exited with status {done.status}: {message or last}", hint=_HINT)
 
 
-def _answer(stderr: str) -> Mapping[str, object]:
+def _read_answer(stderr: str) -> Mapping[str, object]:
     """The JSON that the executable wrote; empty if it wrote none."""
     _, brace, after = stderr.partition("    STDOUT:\n")[2].partition("{")
     try:
@@ -291,9 +291,9 @@ def _answer(stderr: str) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def _cleaned(message: str, work: Path) -> str:
+def _clean(message: str, work: Path) -> str:
     """conda's message, without its list of channels, which is ours, and without our folder."""
     text = re.split(r"\n[^\S\n]*(?:Current channels:|To search for alternate channels)", message)[0]
     text = re.sub(r"(?:file://)?" + re.escape(str(work)) + r"[^\s'\",;)]*", "...", text)
     text = text.replace(work.as_uri(), "...")
-    return "\n".join(line.rstrip() for line in text.splitlines() if line.strip())
+    return "\n".join(filter(None, map(str.rstrip, text.splitlines())))

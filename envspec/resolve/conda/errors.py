@@ -10,19 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from envspec.errors import EnvspecError, NoSolution
 from envspec.models import Platform
-from envspec.resolve.conda.candidates import (
-    RequestLimits,
-    fits_all,
-    fitting,
-    machine_records,
-    newest_first,
-    with_key,
-)
+from envspec.resolve.conda.candidates import RequestLimits, fits_all, fitting, machine_records, newest_first, with_key
 from envspec.resolve.conda.channel_client import without_credentials
-from envspec.resolve.conda.channels import Channels, in_time, utc_text
-from envspec.resolve.conda.records import build_text, by_name, cuda_builds, name_of, record_name, specs_of
+from envspec.resolve.conda.channels import Channels, in_time
+from envspec.resolve.conda.records import build_text, by_name, channel_name, cuda_builds, name_of, record_name, specs_of
 from envspec.resolve.conda.solver import CondaUnsolvable
-from envspec.resolve.types import LOOSEN, CondaRequest
+from envspec.resolve.types import LOOSEN, CondaRequest, utc_text
 
 if TYPE_CHECKING:
     from rattler import RepoDataRecord
@@ -148,7 +141,7 @@ async def cpu_build_error(
     limits = await _limits(request, channels, error.message, names)
     why = _no_cuda(names[0], limits) or _conflict(error.message, limits) or error.message.strip()
     texts = ", ".join(map(build_text, fallbacks))
-    return CpuFallback(f"{_ineffective(request)}: a build for the CPU of {texts}; {why}", hint=_hint(why))
+    return CpuFallback(f"{_ineffective_text(request)}: a build for the CPU of {texts}; {why}", hint=_hint(why))
 
 
 def other_platform_error(
@@ -160,10 +153,10 @@ def other_platform_error(
     for own in fallbacks:
         other = others[record_name(own)][0]
         found.append(f"{build_text(own)}, no CUDA build; {other.subdir} has {build_text(other)}")
-    return CpuFallback(f"{_ineffective(request)}: {'. '.join(found)}", hint=_hint("no CUDA build"))
+    return CpuFallback(f"{_ineffective_text(request)}: {'. '.join(found)}", hint=_hint("no CUDA build"))
 
 
-def _ineffective(request: CondaRequest) -> str:
+def _ineffective_text(request: CondaRequest) -> str:
     return f"on {request.platform.value} the spec's [cuda] would have no effect"
 
 
@@ -188,7 +181,7 @@ def channel_priority_error(
 
 def _channel_of(record: RepoDataRecord, request: CondaRequest) -> str:
     url = without_credentials(record.channel or record.url)
-    return next((channel.name for channel in request.channels if channel.url == url), url)
+    return channel_name(url, request.channels)
 
 
 async def _limits(request: CondaRequest, channels: Channels, message: str, more: Iterable[str] = ()) -> RequestLimits:
@@ -209,7 +202,7 @@ def _reason(requirement: str, limits: RequestLimits) -> str | None:
     records = limits.records[name]
     matching = fitting(requirement, records)
     if not matching:
-        return f"nothing fits {words}: {_existing(requirement, in_time(records, request) or records, request)}"
+        return f"nothing fits {words}: {_existing_text(requirement, in_time(records, request) or records, request)}"
     candidates = newest_first(in_time(matching, request))
     if not candidates:
         return f"nothing that fits {words} is in time: it {limits.too_late(matching)}"
@@ -222,16 +215,20 @@ def _reason(requirement: str, limits: RequestLimits) -> str | None:
 
 def _above_constraints(name: str, candidates: Sequence[RepoDataRecord], limits: RequestLimits) -> str:
     """What follows a requirement of `name` none of whose candidates meets all added constraints; empty if one does."""
-    caps = [(text, cap) for text, cap in limits.limits(name) if text in limits.request.constraints]
-    texts = [text for text, _ in caps]
+    texts: list[str] = []
+    caps: list[str] = []
+    for text, words in limits.limits(name):
+        if text in limits.request.constraints:
+            texts.append(text)
+            caps.append(words)
     if any(fits_all(texts, record) for record in candidates):
         return ""
     if limits.request.cuda:
-        return f" is above {' and '.join(cap for _, cap in caps)}"
-    return f": excluded by {caps[0][1]}"
+        return f" is above {' and '.join(caps)}"
+    return f": excluded by {caps[0]}"
 
 
-def _existing(requirement: str, records: Sequence[RepoDataRecord], request: CondaRequest) -> str:
+def _existing_text(requirement: str, records: Sequence[RepoDataRecord], request: CondaRequest) -> str:
     from rattler import MatchSpec
 
     spec, newest = MatchSpec(requirement), newest_first(records)[0]
@@ -260,7 +257,10 @@ def _conflict(message: str, limits: RequestLimits) -> str:
         return ""
     order = {root: number for number, root in enumerate(required)}
     longest.sort(key=lambda chain: order.get(chain.root, len(order)))
-    found = list(dict.fromkeys(_sentence(chain, required.get(chain.root, chain.root), limits) for chain in longest))
+    sentences: dict[str, None] = {}
+    for chain in longest:
+        sentences[_sentence(chain, required.get(chain.root, chain.root), limits)] = None
+    found = list(sentences)
     text = "; ".join(found[:_MOST_CHAINS])
     if len(found) > _MOST_CHAINS:
         text += f"; and {len(found) - _MOST_CHAINS} more of this kind"

@@ -11,6 +11,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import starmap
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
@@ -50,7 +51,9 @@ _PYTHON: Final = re.compile(r"python(?![\w.-])")
 class PypiNames:
     """PyPI names by conda name.
 
-    own: the spec's `[conda.names]`. facts: of whole channels. store: what archives contained.
+    own: the spec's `[conda.names]`.
+    facts: of whole channels.
+    store: what archives contained.
     """
 
     own: Mapping[str, tuple[str, ...]]
@@ -90,9 +93,15 @@ class UnmappedName(NoSolution):
     code = "unmapped-conda-name"
 
     def __init__(self, packages: Sequence[CondaPackage], names: PypiNames) -> None:
-        odd = [package for package in packages if names.of(package)]
-        unnamed = [package for package in packages if package not in odd]
-        hints = [f"require {package.name} in [pip] instead, where its versions are PyPI's" for package in odd]
+        odd: list[CondaPackage] = []
+        unnamed: list[CondaPackage] = []
+        hints: list[str] = []
+        for package in packages:
+            if names.of(package):
+                odd.append(package)
+                hints.append(f"require {package.name} in [pip] instead, where its versions are PyPI's")
+            else:
+                unnamed.append(package)
         if unnamed:
             lines = ", ".join(_names_line(package, names) for package in unnamed)
             hints.append(f"set it in [conda.names]: {lines}; or `[]` for one that contains no Python package")
@@ -186,7 +195,7 @@ async def _provided(package: CondaPackage, names: PypiNames, reader: Reader | No
         except ValueError:
             return None
         names.store.put_answer(key, stored)
-    return tuple(Provided(name, version) for name, version in stored["provides"])
+    return tuple(starmap(Provided, stored["provides"]))
 
 
 def _names_line(package: CondaPackage, names: PypiNames) -> str:

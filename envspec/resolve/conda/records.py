@@ -59,6 +59,14 @@ def record_name(record: PackageRecord) -> str:
     return record.name.normalized
 
 
+def channel_name(url: str, channels: Sequence[Channel]) -> str:
+    """The name of the channel at a URL; the URL for one that is not among them."""
+    for channel in channels:
+        if channel.url == url:
+            return channel.name
+    return url
+
+
 def package_of(record: RepoDataRecord, channels: Sequence[Channel]) -> CondaPackage:
     """A record of one of these channels, without what requires it.
 
@@ -81,7 +89,7 @@ def package_of(record: RepoDataRecord, channels: Sequence[Channel]) -> CondaPack
     }
     package = CondaPackage(
         **same,
-        channel=next((channel.name for channel in channels if channel.url == home), home),
+        channel=channel_name(home, channels),
         filename=record.file_name,
         url=url,
         size_bytes=fields.get("size"),
@@ -126,7 +134,7 @@ def record_of(package: CondaPackage) -> RepoDataRecord:
     return RepoDataRecord(record, package.filename, package.url, channel)
 
 
-def available(packages: Iterable[CondaPackage], records: Iterable[RepoDataRecord]) -> list[RepoDataRecord]:
+def available_records(packages: Iterable[CondaPackage], records: Iterable[RepoDataRecord]) -> list[RepoDataRecord]:
     """The records of the packages that the channel still has."""
     by_identity: dict[tuple[str, str, str], RepoDataRecord] = {}
     for record in records:
@@ -158,10 +166,10 @@ def virtual_packages(request: CondaRequest) -> list[GenericVirtualPackage]:
     from rattler import GenericVirtualPackage, PackageName, Version
     from rattler.package.build_string import BuildString
 
-    return [
-        GenericVirtualPackage(PackageName(virtual.name), Version(virtual.version), BuildString(virtual.build))
-        for virtual in request.virtual_packages
-    ]
+    found: list[GenericVirtualPackage] = []
+    for each in request.virtual_packages:
+        found.append(GenericVirtualPackage(PackageName(each.name), Version(each.version), BuildString(each.build)))
+    return found
 
 
 def by_name(records: Iterable[RepoDataRecord]) -> dict[str, list[RepoDataRecord]]:
@@ -197,7 +205,9 @@ def cuda_constraint(name: str) -> str:
 
 def constrained_name(constraint: str) -> str | None:
     """The name in a constraint that `cuda_constraint` made; None for any other."""
-    return constraint.removesuffix(_CUDA_BUILDS) if constraint.endswith(_CUDA_BUILDS) else None
+    if not constraint.endswith(_CUDA_BUILDS):
+        return None
+    return constraint.removesuffix(_CUDA_BUILDS)
 
 
 def cpu_fallbacks(chosen: Iterable[_Record], cuda: Iterable[PackageRecord]) -> list[_Record]:
@@ -210,9 +220,11 @@ def cpu_fallbacks(chosen: Iterable[_Record], cuda: Iterable[PackageRecord]) -> l
     for record in cuda:
         name, version = record.name.normalized, record.version
         newest[name] = max(newest.get(name, version), version)
-    chosen_by_name = {record_name(record): record for record in chosen if not is_cuda_build(record)}
     found: list[_Record] = []
-    for name, record in sorted(chosen_by_name.items()):
-        if name in newest and (is_cpu_build(record) or newest[name] >= record.version):
+    for record in sorted(chosen, key=record_name):
+        name = record_name(record)
+        if is_cuda_build(record) or name not in newest:
+            continue
+        if is_cpu_build(record) or newest[name] >= record.version:
             found.append(record)
     return found

@@ -20,7 +20,7 @@ from envspec.resolve.conda.candidates import (
     rejected_candidate,
 )
 from envspec.resolve.conda.channel_client import SharedChannelError
-from envspec.resolve.conda.channels import Channels, in_time, locked_channel, opened
+from envspec.resolve.conda.channels import Channels, in_time, locked_channel, open_channels
 from envspec.resolve.conda.errors import (
     channel_priority_error,
     cpu_build_error,
@@ -74,7 +74,7 @@ async def solve_all(
     for request in requests:
         every |= dict.fromkeys(request.channels)
     cache = context.cache / "conda" / "rows"
-    async with opened(every, cache, context.environ, offline=context.is_offline) as channels:
+    async with open_channels(every, cache, context.environ, offline=context.is_offline) as channels:
         turn = asyncio.Semaphore(len(requests))
         if any(channel.is_folder for channel in every):
             # A folder's records are mapped whole, 200 MB a platform of conda-forge's size, without waiting for a
@@ -99,7 +99,12 @@ async def solve_all(
             for task in tasks.values():
                 task.cancel()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
-        solved = _results([tasks[request.platform] for request in requests])
+        # Of several errors the first platform's is raised, independent of timing. A shared one has no cause of its own.
+        in_order = [tasks[request.platform] for request in requests]
+        errors = list(filter(None, [task.exception() for task in in_order]))
+        if errors:
+            raise min(errors, key=lambda error: isinstance(error, SharedChannelError))
+        solved = [task.result() for task in in_order]
         for request, chosen, _ in solved:
             await _refuse_cuda_elsewhere(request, chosen, channels)
     solutions: list[CondaSolution] = []
@@ -112,24 +117,9 @@ async def solve_all(
 _Solved = tuple[CondaRequest, Sequence["RepoDataRecord"], tuple[CondaPackage, ...]]
 
 
-def _results(tasks: Sequence[asyncio.Future[_Solved]]) -> list[_Solved]:
-    """The results of tasks that have ended; raises the first one's error, independent of timing."""
-    shared: SharedChannelError | None = None
-    for task in tasks:
-        error = task.exception()
-        if isinstance(error, SharedChannelError):
-            # It has no cause of its own.
-            shared = shared or error
-        elif error is not None:
-            raise error
-    if shared is not None:
-        raise shared
-    return [task.result() for task in tasks]
-
-
 async def _solve(first: CondaRequest, solver: CondaSolver, channels: Channels) -> _Solved:
     """Solve without builds for the CPU of packages that have CUDA builds, if CUDA is meant."""
-    request = await _with_preferred(first, channels)
+    request = await _lock_preferred(first, channels)
     fallbacks: list[RepoDataRecord] = []
     while True:
         try:
@@ -156,7 +146,7 @@ async def _solve(first: CondaRequest, solver: CondaSolver, channels: Channels) -
         request = replace(request, constraints=(*request.constraints, *added))
 
 
-async def _with_preferred(request: CondaRequest, channels: Channels) -> CondaRequest:
+async def _lock_preferred(request: CondaRequest, channels: Channels) -> CondaRequest:
     """The request that locks the records which the spec prefers, where no older lock decides."""
     names = {name for name, _, _ in request.preferred} - {package.name for package in request.locked}
     if not names:
@@ -205,12 +195,12 @@ def _fallbacks(
     """The chosen records that should have been CUDA builds, unless the spec requires their build."""
     if request.cuda is None:
         return []
-    meant = _meant(request, chosen)
+    meant = _names_meant(request, chosen)
     cuda = in_time(cuda_builds(records), request)
     return [record for record in cpu_fallbacks(chosen, cuda) if record_name(record) not in meant]
 
 
-def _meant(request: CondaRequest, chosen: Iterable[RepoDataRecord]) -> set[str]:
+def _names_meant(request: CondaRequest, chosen: Iterable[RepoDataRecord]) -> set[str]:
     """The names of which the spec requires a build, and their dependencies."""
     from rattler import MatchSpec
 
@@ -232,7 +222,7 @@ async def _refuse_cuda_elsewhere(request: CondaRequest, chosen: Sequence[RepoDat
     """
     if request.cuda is None or request.platform is Platform.LINUX_64:
         return
-    required, meant = set(map(name_of, request.requirements)), _meant(request, chosen)
+    required, meant = set(map(name_of, request.requirements)), _names_meant(request, chosen)
     suspects: dict[str, RepoDataRecord] = {}
     for record in chosen:
         name = record_name(record)

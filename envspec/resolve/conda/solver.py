@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from envspec.errors import NoSolution
-from envspec.resolve.conda.records import available, name_of, record_name, virtual_packages
+from envspec.resolve.conda.records import available_records, name_of, record_name, virtual_packages
 
 if TYPE_CHECKING:
     from rattler import RepoDataRecord
@@ -72,13 +72,13 @@ class Rattler:
             platforms=[request.platform.value, "noarch"],
             virtual_packages=virtual_packages(request),
             constraints=list(request.constraints),
-            locked_packages=available(request.locked, locked),
+            locked_packages=available_records(request.locked, locked),
             exclude_newer=request.as_of.astimezone(timezone.utc),
             timestamp_policy="allow-missing" if request.undated else "require-timestamp",
             channel_relations="disabled",
         )
         try:
-            found = await channels.awaited(solving, request.channels)
+            found = await channels.await_query(solving, request.channels)
         except SolverError as error:
             raise CondaUnsolvable(str(error)) from error
         # Those records, as their channel has them.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from datetime import timezone
 from typing import Final
 
 from packaging.version import Version
@@ -18,7 +17,7 @@ from envspec.reasons import Reason, reason, words
 from envspec.resolve.pypi.extensions import no_fitting_wheel
 from envspec.resolve.pypi.found import is_release
 from envspec.resolve.pypi.index.routing import OWN_VERSION, Rules
-from envspec.resolve.pypi.index.selection import version_of
+from envspec.resolve.pypi.index.selection import of_version, version_of
 from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import allows, missing_extras, parsed
 from envspec.resolve.pypi.refused_lines import RENAME, refused_lines
@@ -31,6 +30,7 @@ from envspec.resolve.types import (
     ProvidedPackage,
     RefusedLines,
     required_by,
+    utc_text,
 )
 from envspec.spec import Requirement, RequirementKind
 from envspec.spec.errors import nearest
@@ -101,10 +101,11 @@ def _check_requirement(requirement: Requirement, pip: Pip, provider: CondaProvid
     name, package = requirement.name, provider.package
     by_spec = [asker.requirement for asker in provider.askers if asker.name == SPEC]
     if by_spec:
-        contains = "" if package == name else f", which contains {name}"
+        line = by_spec[0]
+        if package != name:
+            line += f", which contains {name}"
         raise PypiCondaConflict(
-            f"{name} is required twice: [pip] dependencies has {requirement}, "
-            f"[conda] dependencies has {by_spec[0]}{contains}",
+            f"{name} is required twice: [pip] dependencies has {requirement}, [conda] dependencies has {line}",
             hint=f"remove one of the two; other conda packages need conda's {package}",
         )
     index = pip.index_for(name)
@@ -132,14 +133,14 @@ def torch_family_conflict(
     required: names from the default index, with what requires them.
     """
     torch = provided.get("torch")
-    found = [name for name in MEMBERS if name in required and name not in provided]
+    found = [name for name in MEMBERS if name in required.keys() - provided.keys()]
     if torch is None or not found:
         return None
-    by = "; ".join(f"{name} is required by {', '.join(required_by(required[name]))}" for name in found)
-    names = ", ".join(found)
     if isinstance(torch, FoundPackage) and is_release(torch.version):
         return None
-    text = f"{by}; {torch}, but PyPI's {names} {'is' if len(found) == 1 else 'are'} built for PyPI's torch"
+    by = "; ".join(f"{name} is required by {', '.join(required_by(required[name]))}" for name in found)
+    names, verb = ", ".join(found), "is" if len(found) == 1 else "are"
+    text = f"{by}; {torch}, but PyPI's {names} {verb} built for PyPI's torch"
     if isinstance(torch, FoundPackage):
         hint = (
             f"leave {names} out, install on top of a torch that has it built for it, or name a [[pip.index]] that has"
@@ -159,20 +160,25 @@ async def no_solution_error(error: Unsolvable, request: PypiRequest, view: View)
         return RefusedLines(refused)
     excluded = list(excluded_versions(error.message, view.rules.provided))
     bounds = bounds_in(error.message)
-    absences = [
-        await _absence(name, bounds.get(name, ()), target, view)
-        for name in sorted((named & view.shown) - view.rules.provided.keys())
-    ]
-    hints = [hint for _, hint in (*excluded, *absences) if hint] or [LOOSEN]
+    absences: list[tuple[str, str]] = []
+    for name in sorted((named & view.shown) - view.rules.provided.keys()):
+        absences.append(await _absence(name, bounds.get(name, ()), target, view))
+    reasons: list[str] = []
+    hints: list[str] = []
+    for cause, hint in (*excluded, *absences):
+        if cause:
+            reasons.append(cause)
+        if hint:
+            hints.append(hint)
     explanations = list(_explanations(error.message, named, request, view.rules))
-    proof = error.message.strip()
-    is_short = len(proof) <= _SHORT_PROOF
-    ours = [reason for reason, _ in (*excluded, *absences) if reason]
-    last = proof if is_short else _conclusion(proof)
-    reasons = [*ours, last.rstrip(".") if explanations else last, *explanations]
+    last, details = error.message.strip(), ""
+    if len(last) > _SHORT_PROOF:
+        last, details = _conclusion(last), last
+    if explanations:
+        last = last.rstrip(".")
+    text = ". ".join([*reasons, last, *explanations])
     subject = f"no solution for Python {target.python.version} on {target.platform.value}"
-    details = "" if is_short else proof
-    unsolvable = Unsolvable(f"{subject}: {'. '.join(reasons)}", hint="; ".join(hints), details=details)
+    unsolvable = Unsolvable(f"{subject}: {text}", hint="; ".join(hints or [LOOSEN]), details=details)
     unsolvable.passed_over = _passed_over(target, view)
     return unsolvable
 
@@ -183,7 +189,9 @@ def _explanations(message: str, named: Set[str], request: PypiRequest, rules: Ru
     named: the packages in the message.
     """
     for name, corrections in rules.corrections.items():
-        for correction in corrections if name in named else ():
+        if name not in named:
+            continue
+        for correction in corrections:
             if any(line.partition(OWN_VERSION)[0] in message for line in correction.requires):
                 yield correction.reason
     for bound in request.of_kind(BoundKind.CONSTRAINT):
@@ -194,7 +202,7 @@ def _explanations(message: str, named: Set[str], request: PypiRequest, rules: Ru
 def _passed_over(target: Target, view: View) -> tuple[PassedOver, ...]:
     """What a view showed by what it states; newest first."""
     found: dict[PassedOver, Version] = {}
-    for name, filenames in view.observed().stated.items():
+    for name, filenames in view.stated.items():
         for filename in filenames:
             if (version := version_of(filename)) is not None:
                 found[PassedOver(target, name, filename)] = version
@@ -203,7 +211,7 @@ def _passed_over(target: Target, view: View) -> tuple[PassedOver, ...]:
 
 def words_of(text: str) -> set[str]:
     """What may be names of packages in a text, normalised."""
-    return {normalised(word) for word in re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*", text)}
+    return set(map(normalised, re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*", text)))
 
 
 def _conclusion(proof: str) -> str:
@@ -225,8 +233,9 @@ _QUOTED: Final = 600
 class UnbuiltSdist:
     """A release that is an sdist alone, and why there is no wheel of it.
 
-    needs: normalised names of what requires it. wheels: the releases next to it that have wheels. error: of its build;
-    None if the spec does not allow the build.
+    needs: normalised names of what requires it.
+    wheels: the releases next to it that have wheels.
+    error: of its build; None if the spec does not allow the build.
     """
 
     name: str
@@ -238,8 +247,11 @@ class UnbuiltSdist:
 
     def described(self, on: Sequence[str] = ()) -> str:
         """on: the platforms, if the lock has more than these."""
-        wheels = [f"wheels: {', '.join(self.wheels)}"] if self.wheels else []
-        notes = [f"required by {', '.join(self.needs)}", *([", ".join(on)] if on else []), *wheels]
+        notes = [f"required by {', '.join(self.needs)}"]
+        if on:
+            notes.append(", ".join(on))
+        if self.wheels:
+            notes.append(f"wheels: {', '.join(self.wheels)}")
         return f"{self.name} {self.version} ({'; '.join(notes)})"
 
 
@@ -260,8 +272,11 @@ class UnusableSdists(NoSolution):
 class NeedsSdist(UnusableSdists):
     """Releases without a wheel, whose sdists may not be built, or not by compilers.
 
-    allowed: what `[pip.build] packages` lists already. other: further text of the message. hints: what to do about it.
-    elsewhere: where there are wheels. failed: others, whose builds failed.
+    allowed: what `[pip.build] packages` lists already.
+    other: further text of the message.
+    hints: what to do about it.
+    elsewhere: where there are wheels.
+    failed: others, whose builds failed.
     """
 
     code = "needs-sdist"
@@ -278,22 +293,32 @@ class NeedsSdist(UnusableSdists):
         failed: Sequence[UnbuiltSdist] = (),
     ) -> None:
         platforms: dict[UnbuiltSdist, list[str]] = {}
+        names, all_platforms = set(allowed), set[str]()
         for each in found:
             platforms.setdefault(replace(each, platform=""), []).append(each.platform)
-        several = len({each.platform for each in found}) > 1
-        lines = [
-            f"{each.described(on if several else ())}{': ' + each.error if each.error else ''}"
-            for each, on in sorted(platforms.items(), key=lambda item: (item[0].name, item[0].version))
-        ]
-        where = "" if several else f" on {found[0].platform}"
+            names.add(each.name)
+            all_platforms.add(each.platform)
+        several = len(all_platforms) > 1
+        lines: list[str] = []
+        for each, on in sorted(platforms.items(), key=lambda item: (item[0].name, item[0].version)):
+            line = each.described(on if several else ())
+            if each.error:
+                line += f": {each.error}"
+            lines.append(line)
         count = f"{len(lines)} packages have" if len(lines) > 1 else "1 package has"
-        why = ", and must be compiled" if any(each.error for each in found) else ""
-        listed = ", ".join(f'"{name}"' for name in sorted({*(each.name for each in found), *allowed}))
-        text = "\n  ".join([f"{count} no wheel for Python {target.python.series}{where}, only an sdist{why}:", *lines])
+        text = f"{count} no wheel for Python {target.python.series}"
+        if not several:
+            text += f" on {found[0].platform}"
+        text += ", only an sdist"
+        if any(each.error for each in found):
+            text += ", and must be compiled"
+        text = "\n  ".join([f"{text}:", *lines])
+        if other:
+            text += f"\n{other}"
+        listed = ", ".join(f'"{name}"' for name in sorted(names))
         allow = f"allow their builds, which run their code, in [pip.build]:\n    packages = [{listed}]"
         hint = "\n  or ".join(filter(None, (allow, elsewhere)))
-        message = f"{text}\n{other}" if other else text
-        super().__init__(message, [*found, *failed], "\n  and ".join([*hints, hint]))
+        super().__init__(text, [*found, *failed], "\n  and ".join([*hints, hint]))
 
 
 def unknown_extras(packages: Mapping[str, tuple[str, Set[str], Set[str], Iterable[Dependent]]]) -> list[Reason]:
@@ -307,7 +332,9 @@ def unknown_extras(packages: Mapping[str, tuple[str, Set[str], Set[str], Iterabl
     for name, (version, offered, former, askers) in packages.items():
         for asker in sorted(askers):
             requirement = parsed(asker.requirement)
-            for extra in missing_extras(requirement, offered) if requirement else ():
+            if requirement is None:
+                continue
+            for extra in missing_extras(requirement, offered):
                 lacking = {
                     "requirement": asker.requirement,
                     "package": name,
@@ -369,14 +396,12 @@ async def _absence(name: str, bounds: Sequence[str], target: Target, view: View)
     selection = await view.selection(name)
     newest = selection.unloadable
     if newest is not None:
-        is_allowed = not bounds or any(allows(bound, newest) for bound in bounds)
-        if not is_allowed:
+        if bounds and not any(allows(bound, newest) for bound in bounds):
             return "", ""
-        files = [file.filename for file in await view.listed(name) if version_of(file.filename) == Version(newest)]
-        return f"{name} {newest} {no_wheel_text(files, target)}", ""
+        filenames = [file.filename for file in of_version(await view.listed(name), Version(newest))]
+        return f"{name} {newest} {no_wheel_text(filenames, target)}", ""
     if selection.files:
         return "", ""
     if not await view.listed(name):
         return f"index {view.rules.index_of(name).name} has no release of {name} that can be installed", RENAME
-    cutoff = view.rules.cutoff_of(name).astimezone(timezone.utc)
-    return f"no release of {name} was uploaded by {cutoff:%Y-%m-%dT%H:%M:%SZ}", ""
+    return f"no release of {name} was uploaded by {utc_text(view.rules.cutoff_of(name))}", ""

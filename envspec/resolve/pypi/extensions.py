@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from envspec.errors import NoSolution
 from envspec.facts.extensions import Extensions, Label
-from envspec.facts.tables import numeric
+from envspec.facts.tables import ExtensionRow, numeric
 from envspec.models import Target
 from envspec.names import normalised
 from envspec.resolve.pypi.index.page import ListedFile
@@ -42,7 +42,7 @@ async def no_fitting_wheel(name: str, request: PypiRequest, view: View) -> NoFit
     extensions = view.rules.extensions
     if name not in extensions or name in view.rules.direct or name in view.rules.provided:
         return None
-    wheels = list(_labelled(name, await view.listed(name), extensions, request))
+    wheels = list(_wheels_of(name, await view.listed(name), extensions, request))
     if not wheels:
         return None
     index = view.rules.index_of(name).name
@@ -50,9 +50,9 @@ async def no_fitting_wheel(name: str, request: PypiRequest, view: View) -> NoFit
     if not loadable:
         return _none_is_loadable(name, wheels, index, request.target)
     newest = max(wheel.version for wheel in wheels).public
-    text = f"{name} {newest}: no wheel of index {index} fits {_wanted(extensions)}"
+    text = f"{name} {newest}: no wheel of index {index} fits {_wanted_torch(extensions)}"
     ways = []
-    if name in view.observed().withheld:
+    if name in view.withheld:
         ways = [f'allow its build in [pip.build]: packages = ["{name}"]']
     fitting = [wheel for wheel in loadable if any(map(wheel.label.fits, extensions.builds))]
     if obstacle := _obstacle(name, fitting, extensions):
@@ -66,14 +66,14 @@ def _all_for_others(
 ) -> NoFittingWheel | None:
     """The error for wheels that are all for another torch; None if one fits. ways: others to get the extension."""
     labels = list(dict.fromkeys(wheel.label for wheel in loadable))
-    changes = [found for label in labels if (found := extensions.changes(label))]
+    changes = list(filter(None, map(extensions.changes, labels)))
     if changes and not min(changes)[0]:
         # One fits; something else than the spec's own torch excludes it.
         return None
     there = f"its wheels there are for {_listing(labels)}"
     if all(label.new_abi is False for label in labels):
         there += ", with the C++ ABI before 2011"
-    hint = "; or ".join(filter(None, (_least(changes), *ways)))
+    hint = "; or ".join(filter(None, (_least_change(changes), *ways)))
     return NoFittingWheel(f"{text}: {there}", hint=hint or f"leave {name} out")
 
 
@@ -89,9 +89,12 @@ def _none_is_loadable(name: str, wheels: Iterable[_Wheel], index: str, target: T
 
 def _obstacle(name: str, fitting: Sequence[_Wheel], extensions: Extensions) -> str:
     """Why no wheel that fits the target's torch has code for its GPUs; empty if that is not the cause."""
-    if any(extensions.fits(name, wheel.version) for wheel in fitting):
-        return ""
-    obstacles = {extensions.obstacle(name, wheel.version) for wheel in fitting} - {""}
+    obstacles: set[str] = set()
+    for wheel in fitting:
+        if extensions.fits(name, wheel.version):
+            return ""
+        obstacles.add(extensions.obstacle(name, wheel.version))
+    obstacles.discard("")
     return obstacles.pop() if len(obstacles) == 1 else ""
 
 
@@ -99,8 +102,11 @@ async def labels_of(name: str, release: str, request: PypiRequest, view: View) -
     """What the wheels of a release are for; empty without labels, or if the target cannot load them."""
     if name not in view.rules.extensions:
         return ""
-    wheels = _labelled(name, await view.listed(name), view.rules.extensions, request)
-    labels = [each.label for each in wheels if each.version.public == release and view.rank(each.filename) is not None]
+    wheels = _wheels_of(name, await view.listed(name), view.rules.extensions, request)
+    labels: list[Label] = []
+    for each in wheels:
+        if each.version.public == release and view.rank(each.filename) is not None:
+            labels.append(each.label)
     return _listing(labels)
 
 
@@ -115,61 +121,91 @@ def published_elsewhere(releases: Iterable[tuple[str, str]], extensions: Extensi
         row = extensions.row(name, version)
         if row is None:
             continue
-        notes |= {row.note: None} if row.note else {}
-        labels = [Label(torch, variant) for torch, variants in row.wheels.items() for variant in variants]
-        found = [(*change, label) for label in labels if (change := extensions.changes(label))]
-        if found and row.pages and row.confidence != "unverified":
-            # Of equal changes, the newest CUDA that fits.
-            _, _, lines, label = min(found, key=lambda each: (each[:2], -each[3].cuda_number))
+        if row.note:
+            notes[row.note] = None
+        closest = _closest(row, extensions)
+        if closest and row.pages and row.confidence != "unverified":
+            lines, label = closest
             pin = f'"torch=={label.torch}.*"'
-            # Wheels without a label do not require it themselves.
-            needed = lines if row.label or pin in lines else (pin, *lines)
-            what = f"{label}{', with ' if needed else ''}{' and '.join(needed)}"
+            if not row.label and pin not in lines:
+                # Wheels without a label do not require it themselves.
+                lines = (pin, *lines)
+            what = str(label)
+            if lines:
+                what += f", with {' and '.join(lines)}"
             pages.setdefault((label.fill(row.pages[0], version), row.format, what), []).append(name)
     texts = [*notes]
     for (url, form, what), names in pages.items():
-        head, _, *rest = index_lines(url, sorted(names), ['format = "links"'] if form == "links" else [])
+        options = ['format = "links"'] if form == "links" else []
+        head, _, *rest = index_lines(url, sorted(names), options)
         pasted = "\n    ".join([head, f'name = "{min(names)}"', *rest])
         texts.append(f"use the project's own wheels for {what} (envspec did not check this address):\n    {pasted}")
     return "\n  or ".join(texts)
 
 
-def _labelled(name: str, files: Iterable[ListedFile], extensions: Extensions, request: PypiRequest) -> Iterable[_Wheel]:
+def _closest(row: ExtensionRow, extensions: Extensions) -> tuple[tuple[str, ...], Label] | None:
+    """The label of a project's wheels that needs the fewest changes of the spec, with their lines."""
+    found: list[tuple[int, tuple[int, ...], tuple[str, ...], Label]] = []
+    for torch, variants in row.wheels.items():
+        for variant in variants:
+            label = Label(torch, variant)
+            if change := extensions.changes(label):
+                found.append((*change, label))
+    if not found:
+        return None
+    # Of equal changes, the newest CUDA that fits.
+    _, _, lines, label = min(found, key=lambda each: (each[:2], -each[3].cuda_number))
+    return lines, label
+
+
+def _wheels_of(
+    name: str, files: Iterable[ListedFile], extensions: Extensions, request: PypiRequest
+) -> Iterable[_Wheel]:
     """The wheels with labels of the releases that the spec allows."""
-    required = [r for text in request.requirements if (r := parsed(text)) and normalised(r.name) == name]
-    for filename in (file.filename for file in files):
-        version = version_of(filename) if filename.endswith(".whl") else None
-        label = extensions.label(name, version) if version is not None else None
-        if version is None or label is None:
+    lines = filter(None, map(parsed, request.requirements))
+    required = [line for line in lines if normalised(line.name) == name]
+    for file in files:
+        version = version_of(file.filename)
+        if version is None or not file.is_wheel:
             continue
-        if all(each.specifier.contains(version, prereleases=True) for each in required):
-            yield _Wheel(version, label, filename)
+        label = extensions.label(name, version)
+        if label is not None and all(each.specifier.contains(version, prereleases=True) for each in required):
+            yield _Wheel(version, label, file.filename)
 
 
-def _wanted(extensions: Extensions) -> str:
+def _wanted_torch(extensions: Extensions) -> str:
     """`torch==2.8.0 for CUDA 12.8`."""
-    torch = f"torch {extensions.given}" if extensions.given else f"torch{extensions.torch}"
-    allowed = [each for each in extensions.builds if extensions.torch.contains(each.version, prereleases=True)]
+    torch = f"torch{extensions.torch}"
+    if extensions.given:
+        torch = f"torch {extensions.given}"
     if not extensions.builds:
         return f"{torch}: set [cuda] version: it decides what torch is built for"
-    cudas = dict.fromkeys(f"CUDA {each.cuda}" if each.cuda else "the CPU" for each in allowed)
-    old = ", with the C++ ABI before 2011" if allowed and not any(each.new_abi for each in allowed) else ""
-    return " for ".join(filter(None, (torch, ", ".join(cudas)))) + old
+    allowed = [each for each in extensions.builds if extensions.torch.contains(each.version, prereleases=True)]
+    cudas: dict[str, None] = {}
+    for each in allowed:
+        cudas[f"CUDA {each.cuda}" if each.cuda else "the CPU"] = None
+    text = " for ".join(filter(None, (torch, ", ".join(cudas))))
+    if allowed and not any(each.new_abi for each in allowed):
+        text += ", with the C++ ABI before 2011"
+    return text
 
 
 def _listing(labels: Iterable[Label]) -> str:
     """`torch 2.7, 2.8 for CUDA 12; torch 2.9 for CUDA 13`; of labels for both C++ ABIs, the torch and CUDA alone."""
     groups: dict[str, set[str]] = {}
     for label in labels:
-        groups.setdefault(label.cuda if label.variant else "", set()).add(label.torch)
+        cuda = label.cuda if label.variant else ""
+        groups.setdefault(cuda, set()).add(label.torch)
     texts = []
     for cuda, torches in groups.items():
         known = ", ".join(sorted(filter(None, torches), key=numeric))
-        texts.append(" for ".join(filter(None, (f"torch {known}" if known else "", cuda))))
+        if known:
+            known = f"torch {known}"
+        texts.append(" for ".join(filter(None, (known, cuda))))
     return "; ".join(texts)
 
 
-def _least(changes: Sequence[tuple[int, tuple[int, ...], tuple[str, ...]]]) -> str:
+def _least_change(changes: Sequence[tuple[int, tuple[int, ...], tuple[str, ...]]]) -> str:
     if not changes:
         return ""
     lines = min(changes)[2]

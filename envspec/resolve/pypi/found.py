@@ -83,8 +83,10 @@ def _of_json(data: Any, place: str, notes: list[str]) -> list[FoundPackage]:
             raise BadList("a package in it has no metadata")
         name, version = str(fields.get("name", "")), str(fields.get("version", ""))
         lists = (("Requires-Dist", "requires_dist"), ("Provides-Extra", "provides_extra"))
-        pairs = ((field, str(each)) for field, key in lists for each in _texts(fields.get(key)))
-        lines = [(field, value) for field, value in pairs if value.isprintable()]
+        lines: list[tuple[str, str]] = []
+        for field, key in lists:
+            for value in filter(str.isprintable, map(str, _texts(fields.get(key)))):
+                lines.append((field, value))
         # `pip list` gives names and versions alone.
         packages += _package(name, version, place, notes, None if fields is row else lines)
     return packages
@@ -95,9 +97,13 @@ def _texts(value: object) -> list[object]:
 
 
 def _python(data: Any) -> str:
-    environment = data.get("environment") if isinstance(data, Mapping) else None
+    if not isinstance(data, Mapping):
+        return ""
+    environment = data.get("environment")
     version = environment.get("python_full_version") if isinstance(environment, Mapping) else None
-    return version if isinstance(version, str) and re.fullmatch(r"3\.\d{1,3}\.\d{1,3}", version) else ""
+    if not isinstance(version, str) or not re.fullmatch(r"3\.\d{1,3}\.\d{1,3}", version):
+        return ""
+    return version
 
 
 def _of_freeze(text: str, place: str, notes: list[str]) -> list[FoundPackage]:
@@ -140,7 +146,9 @@ def _package(
 def identified(name: str, version: str) -> tuple[str, str] | None:
     """A package's name and version in the forms that a lock has; None if one of them has no such form."""
     name, read = normalised(name.strip()), pep440(version)
-    return (name, str(read)) if read and NAME.fits(name) and VERSION.fits(str(read)) else None
+    if read is None or not NAME.fits(name) or not VERSION.fits(str(read)):
+        return None
+    return name, str(read)
 
 
 def torch_build(packages: Mapping[str, FoundPackage], of_image: CudaVersion | None, code: GpuCodeFound | None) -> str:
@@ -149,16 +157,18 @@ def torch_build(packages: Mapping[str, FoundPackage], of_image: CudaVersion | No
     code: of its libraries; None if nobody has read it. `cu128`, `cpu`; empty without torch, or if nothing says.
     """
     torch = packages.get("torch")
-    label = Version(torch.version).local if torch else None
     if torch is None:
         return ""
+    label = Version(torch.version).local
     if label == "cpu" or code == GpuCodeFound():
         return "cpu"
     if label and _LABEL.fullmatch(label):
         return label
-    versions = (numeric(each.version) for each in packages.values() if _RUNTIME.fullmatch(each.name))
-    runtime = max((found[:2] for found in versions if len(found) >= 2), default=None)
-    cuda = CudaVersion(*runtime) if runtime else of_image
+    runtimes: list[tuple[int, ...]] = []
+    for each in packages.values():
+        if _RUNTIME.fullmatch(each.name) and len(found := numeric(each.version)) >= 2:
+            runtimes.append(found[:2])
+    cuda = CudaVersion(*max(runtimes)) if runtimes else of_image
     return cuda.variant if cuda else ""
 
 

@@ -38,9 +38,8 @@ DYNAMIC: Final = ("Dynamic", "Requires-Dist")
 
 def is_dynamic(metadata: bytes) -> bool:
     """Whether requirements, extras or Pythons are said to be `Dynamic`."""
-    return {"requires-dist", "provides-extra", "requires-python"} & {
-        each.lower() for each in _values(metadata, "dynamic")
-    } != set()
+    dynamic = map(str.lower, _values(metadata, "dynamic"))
+    return not {"requires-dist", "provides-extra", "requires-python"}.isdisjoint(dynamic)
 
 
 def declared(metadata: bytes) -> tuple[str, ...]:
@@ -54,8 +53,10 @@ def extras_of(metadata: bytes) -> tuple[str, ...]:
 
 def offered_extras(metadata: bytes) -> frozenset[str]:
     """The extras that a requirement may name, normalised: old wheels have them in the markers alone."""
-    in_markers = (extra for text in declared(metadata) for extra in _EXTRA.findall(text.partition(";")[2]))
-    return frozenset(map(normalised, (*extras_of(metadata), *in_markers)))
+    extras = list(extras_of(metadata))
+    for text in declared(metadata):
+        extras += _EXTRA.findall(text.partition(";")[2])
+    return frozenset(map(normalised, extras))
 
 
 def missing_extras(requirement: Requirement, offered: Set[str]) -> list[str]:
@@ -79,14 +80,16 @@ def override(text: str, overrides: Overrides) -> str | None:
     return str(requirement)
 
 
-def overridden(metadata: bytes, overrides: Overrides) -> bytes:
+def with_overrides(metadata: bytes, overrides: Overrides) -> bytes:
     """METADATA with the requirements that the overrides leave."""
-    return _rewritten(metadata, lambda text: override(text, overrides)) if overrides else metadata
+    if not overrides:
+        return metadata
+    return _rewrite(metadata, lambda text: override(text, overrides))
 
 
 def without_requirements(metadata: bytes, keeps: Callable[[str], bool]) -> bytes:
     """METADATA with those of its requirements that `keeps` is true of."""
-    return _rewritten(metadata, lambda text: text if keeps(text) else None)
+    return _rewrite(metadata, lambda text: text if keeps(text) else None)
 
 
 #: `>=3.` and `>=1.9.*`, which tools before PEP 440 was enforced (setuptools 66) read as `>=3` and `>=1.9`.
@@ -98,19 +101,27 @@ def valid(metadata: bytes) -> bytes:
 
     def replaced(text: str) -> str:
         meant = _LOOSE.sub(r"\1", text)
-        return text if meant == text or parsed(text) is not None or parsed(meant) is None else meant
+        if meant != text and parsed(text) is None and parsed(meant) is not None:
+            return meant
+        return text
 
     # Cheaper than parsing: this reads the metadata of every candidate.
-    return _rewritten(metadata, replaced) if any(map(_LOOSE.search, declared(metadata))) else metadata
+    if not any(map(_LOOSE.search, declared(metadata))):
+        return metadata
+    return _rewrite(metadata, replaced)
 
 
-def _rewritten(metadata: bytes, new_of: Callable[[str], str | None]) -> bytes:
+def _rewrite(metadata: bytes, new_of: Callable[[str], str | None]) -> bytes:
     """METADATA with other requirements. new_of: what replaces one; None if it is removed."""
 
     def replaced(field: re.Match[str]) -> str:
+        if field[1].lower() != "requires-dist":
+            return field[0]
         text = " ".join(field[2].split())
-        new = new_of(text) if field[1].lower() == "requires-dist" else text
-        return field[0] if new == text else f"{field[1]}: {new}" if new else ""
+        new = new_of(text)
+        if new == text:
+            return field[0]
+        return f"{field[1]}: {new}" if new else ""
 
     head, end, body = re.split(r"(\r?\n\r?\n|\Z)", metadata.decode("utf-8", "replace"), maxsplit=1)
     # An empty line would end the fields.
@@ -126,7 +137,7 @@ def with_version(metadata: bytes, version: str) -> bytes:
 
 def requirements_in(metadata: bytes) -> tuple[frozenset[str], frozenset[str], str | None]:
     """What a resolver reads of METADATA."""
-    needs = frozenset(str(requirement) for text in declared(metadata) if (requirement := parsed(text)) is not None)
+    needs = frozenset(map(str, filter(None, map(parsed, declared(metadata)))))
     return needs, frozenset(extras_of(metadata)), requires_python(metadata)
 
 
@@ -196,6 +207,10 @@ def allows(specifier: str, version: str) -> bool:
 
 def without_marker(requirement: Requirement) -> str:
     """`jinja2>=3.1`, `uvicorn[standard]<1`."""
-    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
-    address = f" @ {requirement.url}" if requirement.url else ""
-    return f"{requirement.name}{extras}{requirement.specifier}{address}"
+    text = requirement.name
+    if requirement.extras:
+        text += f"[{','.join(sorted(requirement.extras))}]"
+    text += str(requirement.specifier)
+    if requirement.url:
+        text += f" @ {requirement.url}"
+    return text

@@ -406,7 +406,7 @@ async def _reason(
     release = node.name, version
     if excluded := request.excluded().get(release):
         return excluded, False
-    if problem := view.observed().unreadable.get(release):
+    if problem := view.unreadable.get(release):
         return (reason("unreadable", problem=problem),), False
     required = applicable(declared(metadata), graph.environment, frozenset(node.extras))
     return await _unmet(required, graph)

@@ -19,14 +19,7 @@ from envspec.io.process import run
 from envspec.models import Platform, Target
 from envspec.names import normalised
 from envspec.resolve.pypi.index.selection import version_text
-from envspec.resolve.pypi.resolver import (
-    Pins,
-    PypiRequest,
-    ResolverError,
-    Unsolvable,
-    Workspace,
-    read_pins,
-)
+from envspec.resolve.pypi.resolver import Pins, PypiRequest, ResolverError, Unsolvable, Workspace, read_pins
 
 _MACHINES = {
     ("Linux", "x86_64"): Platform.LINUX_64,
@@ -120,13 +113,15 @@ def pip_reason(stderr: str, requirements: Sequence[str]) -> str:
     causes = list(dict.fromkeys(_requirer(url) + requirement for requirement, url in _CAUSE.findall(stderr)))
     if causes:
         return f"these exclude each other: {'; '.join(causes)}"
-    lines = [line.strip() for line in re.split(r"(?:^|\n)Traceback ", stderr)[0].splitlines()]
-    text = " ".join(line for line in lines if line and not line.startswith(("WARNING", "To fix this", "1.", "2.")))
+    lines = filter(None, map(str.strip, re.split(r"(?:^|\n)Traceback ", stderr)[0].splitlines()))
+    text = " ".join(line for line in lines if not line.startswith(("WARNING", "To fix this", "1.", "2.")))
     text = re.sub(r"\b(?:ERROR|error): |\u00d7|\u2502|\u2570\u2500>", "", text or " ".join(stderr.split())[-500:])
 
     def requirement(found: re.Match[str]) -> str:
         number = int(found[1])
-        return requirements[number - 1] if 0 < number <= len(requirements) else found[0]
+        if 0 < number <= len(requirements):
+            return requirements[number - 1]
+        return found[0]
 
     return re.sub(r"-r \S+ \(line (\d+)\)", requirement, " ".join(text.split()))
 

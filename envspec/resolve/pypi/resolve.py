@@ -34,7 +34,7 @@ from envspec.resolve.pypi.index.server import serve, simple_url
 from envspec.resolve.pypi.index.view import Bodies, Pages, View
 from envspec.resolve.pypi.metadata import parsed
 from envspec.resolve.pypi.refused_lines import refused_lines
-from envspec.resolve.pypi.resolver import Pins, PypiRequest, Resolver, Unsolvable, Workspace, excluding
+from envspec.resolve.pypi.resolver import Pins, PypiRequest, Resolver, Unsolvable, Workspace, exclusions_of
 from envspec.resolve.types import RefusedLine, RefusedLines, Release
 
 #: How many releases of one package a warning names.
@@ -74,14 +74,15 @@ class TargetRequest:
         """With what builds of sdists have shown. built: METADATA of wheels. excluded: why a release cannot be built."""
         if not built and not excluded:
             return self
-        known = sorted(
-            (name, str(version), hashlib.sha256(body).hexdigest()) for (name, version), body in built.items()
-        )
+        identity = self.identity
+        if built:
+            hashes = [(name, str(version), hashlib.sha256(body).hexdigest()) for (name, version), body in built.items()]
+            identity = [identity, sorted(hashes)]
         return replace(
             self,
-            request=self.request.with_bounds(excluding(excluded)),
+            request=self.request.with_bounds(exclusions_of(excluded)),
             rules=replace(self.rules, built=built),
-            identity=[self.identity, known] if known else self.identity,
+            identity=identity,
         )
 
     def with_sdists(self, sdists: Sdists) -> TargetRequest:
@@ -115,10 +116,12 @@ async def resolve_all(
     keys = [request.answer_key(resolver) for request in requests]
     by_key = dict(zip(keys, requests, strict=True))
     resolved: dict[str, Resolution] = {}
+    fresh: dict[str, TargetRequest] = {}
     for key, each in by_key.items():
         if (answer := cache.get(store, key, each.request.target)) is not None:
             resolved[key] = answer
-    fresh = {key: request for key, request in by_key.items() if key not in resolved}
+        else:
+            fresh[key] = each
     for each in fresh.values():
         if why := resolver.unable(each.request.target):
             raise UsageError(f"{resolver.version.partition(' ')[0]}: {why}", hint="use --resolver uv")
@@ -139,16 +142,15 @@ async def _resolve_fresh(
 ) -> dict[str, Resolution]:
     """Resolutions by their keys; each is cached at once, unless it depends on what may still change."""
     client = IndexClient(store, context.now, environ=context.environ)
-    rules = {each.view_key: each.rules for each in requests.values()}
-    pages = Pages(client, rules)
-    views = {key: View(pages, key) for key in rules}
+    pages = Pages(client, {each.view_key: each.rules for each in requests.values()})
+    views = {key: View(pages, key) for key in pages.rules}
     turn = asyncio.Semaphore(context.jobs)
     undated: dict[str, set[Version]] = {}
 
     def note_undated(view: View, pins: Mapping[str, str | None]) -> None:
-        pending = view.observed().pending
+        pending = view.pending
         for name in pending.keys() & pins.keys():
-            undated.setdefault(name, set()).update(_newer(pending[name], pins[name]))
+            undated.setdefault(name, set()).update(_newer_versions(pending[name], pins[name]))
 
     async def one(key: str, request: TargetRequest, loopback: Loopback) -> Resolution:
         view = views[request.view_key]
@@ -160,7 +162,7 @@ async def _resolve_fresh(
             note_undated(view, dict.fromkeys(normalised(requirement.name) for requirement in found))
             raise
         note_undated(view, {package.name: package.version for package in resolution.packages})
-        if view.observed().is_final:
+        if view.is_final:
             cache.put(store, key, resolution)
         return resolution
 
@@ -174,8 +176,9 @@ async def _resolve_fresh(
             await asyncio.to_thread(import_module, "aiohttp.web")
             client.http = None if context.is_offline else await stack.enter_async_context(open_http(context.environ))
             await stack.enter_async_context(serve(views, loopback))
-            tried_in_turn = [(views[each.view_key], name) for each in requests.values() for name in each.tried_in_turn]
-            guesses += [asyncio.ensure_future(view.prefetch(name)) for view, name in tried_in_turn]
+            for each in requests.values():
+                view = views[each.view_key]
+                guesses += [asyncio.ensure_future(view.prefetch(name)) for name in each.tried_in_turn]
             await asyncio.to_thread(meanwhile)
             return dict(zip(requests, await asyncio.gather(*tasks), strict=True))
         except RefusedLines as error:
@@ -189,83 +192,88 @@ async def _resolve_fresh(
                 task.cancel()
             await asyncio.gather(*tasks, *guesses, return_exceptions=True)
             await client.close()
-            store.is_settled &= all(view.observed().is_final for view in views.values())
-            if text := missing_digests(view.digests for view in views.values()):
-                context.reporter.warning(text)
-            for text in _undated_warnings(undated):
+            store.is_settled &= all(view.is_final for view in views.values())
+            for text in _warnings(views.values(), undated):
                 context.reporter.warning(text)
 
 
-def _newer(versions: Iterable[str], pinned: str | None) -> set[Version]:
+def _newer_versions(versions: Iterable[str], pinned: str | None) -> set[Version]:
     """The versions above a pin; pre-releases only if the pin is one. None: all."""
-    found, pin = set(map(Version, versions)), Version(pinned) if pinned is not None else None
-    return {each for each in found if pin is None or (each > pin and (not each.is_prerelease or pin.is_prerelease))}
+    found = set(map(Version, versions))
+    if pinned is None:
+        return found
+    pin = Version(pinned)
+    if not pin.is_prerelease:
+        found = {each for each in found if not each.is_prerelease}
+    return {each for each in found if each > pin}
 
 
-def _undated_warnings(undated: Mapping[str, set[Version]]) -> Iterator[str]:
-    """One for each package. undated: the releases without an upload time that the targets of one run left out."""
+def _warnings(views: Iterable[View], undated: Mapping[str, set[Version]]) -> Iterator[str]:
+    """One for all digests that are missing, and one for each package in `undated`.
+
+    undated: the releases without an upload time that the targets of one run left out.
+    """
+    if missing := missing_digests(view.digests for view in views):
+        yield missing
     for name, releases in sorted(undated.items()):
         if releases:
-            newest = [str(version) for version in sorted(releases)[-_NAMED:]]
-            more = f" (and {len(releases) - _NAMED} older)" if len(releases) > _NAMED else ""
+            newest = ", ".join(map(str, sorted(releases)[-_NAMED:]))
+            if len(releases) > _NAMED:
+                newest += f" (and {len(releases) - _NAMED} older)"
             have = "have" if len(releases) > 1 else "has"
             yield (
-                f"{name} {', '.join(newest)}{more} {have} no upload time yet: left out; "
+                f"{name} {newest} {have} no upload time yet: left out; "
                 "once the index gives it, `envspec lock --upgrade` includes it"
             )
 
 
 async def _resolve(
-    target: TargetRequest,
-    resolver: Resolver,
-    view: View,
-    context: Context,
-    loopback: Loopback,
-    *,
-    reuses_pages: bool,
+    target: TargetRequest, resolver: Resolver, view: View, context: Context, loopback: Loopback, *, reuses_pages: bool
 ) -> Resolution:
     """reuses_pages: whether the resolver may use what its own cache has of the view's pages."""
     platform = target.request.target.platform.value
     context.reporter.progress(Step("resolving", of=platform))
     with tempfile.TemporaryDirectory(prefix="envspec-") as folder:
         work = Path(folder)
-        workspace = Workspace(
-            # pip fetches every chosen wheel, 4 GB for a torch stack.
-            simple_url(view.key, Bodies.STUB),
-            loopback.proxy,
-            _cache_folder(context.cache / "engines", work) if reuses_pages else work / "cache",
-            work,
-        )
-        request, pins = await _readable(target.request, resolver, view, workspace)
+        cached = work / "cache"
+        if reuses_pages:
+            cached = _cache_folder(context.cache / "engines", cached)
+        # Stubs: pip fetches every chosen wheel, 4 GB for a torch stack.
+        workspace = Workspace(simple_url(view.key, Bodies.STUB), loopback.proxy, cached, work)
+        request, pins = await _readable_pins(target.request, resolver, view, workspace)
     context.reporter.progress(Step(f"reading the metadata of {counted(len(pins), 'package')}", of=platform))
     resolution = await packages.build(request, target.environment, pins, view)
     context.reporter.progress(Step(counted(len(resolution.packages), "package"), of=platform))
     return resolution
 
 
-def _cache_folder(preferred: Path, work: Path) -> Path:
-    """`preferred` if it is writable, else a folder for this run."""
+def _cache_folder(preferred: Path, other: Path) -> Path:
+    """`preferred` if it is writable, else the other one, of this run."""
     try:
         preferred.mkdir(parents=True, exist_ok=True)
     except OSError:
-        return work / "cache"
-    return preferred if os.access(preferred, os.W_OK) else work / "cache"
+        return other
+    return preferred if os.access(preferred, os.W_OK) else other
 
 
-async def _readable(
+async def _readable_pins(
     request: PypiRequest, resolver: Resolver, view: View, workspace: Workspace
 ) -> tuple[PypiRequest, Pins]:
     """The pins, and the request that they satisfy: without the releases whose sdist cannot be read."""
     while True:
         pins = await _pins(request, resolver, view, workspace)
         # A resolver that has all pages in its own cache may end before the indexes can be read.
-        await view.wait_until_served()
+        await view.served.wait()
         await asyncio.gather(*(view.read_sdist(name, version) for name, version in pins.items()))
-        chosen = {(name, Version(version)) for name, version in pins.items()}
-        excluded = {release: why for release, why in view.observed().unreadable.items() if release in chosen}
+        unreadable = view.unreadable
+        excluded: dict[Release, str] = {}
+        for name, version in pins.items():
+            release = name, Version(version)
+            if release in unreadable:
+                excluded[release] = unreadable[release]
         if not excluded:
             return request, pins
-        request = request.with_bounds(excluding(excluded))
+        request = request.with_bounds(exclusions_of(excluded))
 
 
 async def _pins(request: PypiRequest, resolver: Resolver, view: View, workspace: Workspace) -> Pins:
@@ -274,9 +282,9 @@ async def _pins(request: PypiRequest, resolver: Resolver, view: View, workspace:
     An index that fails stops the resolver, which could take something older instead, and so does a line that nothing
     satisfies: resolvers may try every release of everything else first.
     """
-    running = asyncio.ensure_future(_resolved(request, resolver, view, workspace))
-    failing = asyncio.ensure_future(view.wait_for_failure())
-    refusing = asyncio.ensure_future(_refused(request, view))
+    running = asyncio.ensure_future(_run_resolver(request, resolver, view, workspace))
+    failing = asyncio.ensure_future(view.failed.wait())
+    refusing = asyncio.ensure_future(_refused_lines(request, view))
     try:
         await asyncio.wait({running, failing, refusing}, return_when=asyncio.FIRST_COMPLETED)
         if not (running.done() or failing.done()):
@@ -294,13 +302,13 @@ async def _pins(request: PypiRequest, resolver: Resolver, view: View, workspace:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _refused(request: PypiRequest, view: View) -> Sequence[RefusedLine]:
+async def _refused_lines(request: PypiRequest, view: View) -> Sequence[RefusedLine]:
     # Resolvers start before the indexes can be read.
-    await view.wait_until_served()
+    await view.served.wait()
     return await refused_lines(request, view)
 
 
-async def _resolved(request: PypiRequest, resolver: Resolver, view: View, workspace: Workspace) -> Pins:
+async def _run_resolver(request: PypiRequest, resolver: Resolver, view: View, workspace: Workspace) -> Pins:
     """The resolver's pins; with sdists of extensions only if there is no solution without them."""
     shown_line = view.rules.extensions.shown_line
     asked = replace(
@@ -312,6 +320,6 @@ async def _resolved(request: PypiRequest, resolver: Resolver, view: View, worksp
         pins = await resolver.resolve(asked, workspace)
     except Unsolvable as error:
         if view.show_withheld():
-            return await _resolved(request, resolver, view, workspace)
+            return await _run_resolver(request, resolver, view, workspace)
         raise Unsolvable(without_order(error.message)) from error
     return {normalised(name): without_order(version) for name, version in pins.items()}

@@ -82,7 +82,7 @@ class PypiRequest:
     @property
     def constraints(self) -> list[str]:
         """The lines that a resolver must follow."""
-        return [each.line for kind in (BoundKind.CONSTRAINT, BoundKind.EXCLUDED) for each in self.of_kind(kind)]
+        return [each.line for each in (*self.of_kind(BoundKind.CONSTRAINT), *self.of_kind(BoundKind.EXCLUDED))]
 
     @property
     def preferences(self) -> list[str]:
@@ -103,7 +103,7 @@ class PypiRequest:
         return {each.release: each.why for each in self.of_kind(BoundKind.EXCLUDED)}
 
 
-def excluding(releases: Mapping[Release, str]) -> list[Bound]:
+def exclusions_of(releases: Mapping[Release, str]) -> list[Bound]:
     """Bounds without these releases. releases: with the reasons why they cannot be built."""
     return [
         Bound(f"{name}!={version}", BoundKind.EXCLUDED, (reason("unreadable", problem=problem),))
@@ -115,8 +115,10 @@ def excluding(releases: Mapping[Release, str]) -> list[Bound]:
 class Workspace:
     """Where a resolver runs.
 
-    simple_url: the only index. proxy: the proxy that serves it. cache: a folder of envspec's own. work: an empty folder
-    for this run.
+    simple_url: the only index.
+    proxy: the proxy that serves it.
+    cache: a folder of envspec's own.
+    work: an empty folder for this run.
     """
 
     simple_url: str
@@ -126,7 +128,7 @@ class Workspace:
 
     def write(self, name: str, lines: Iterable[str]) -> Path:
         path = self.work / name
-        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        path.write_text("\n".join([*lines, ""]), encoding="utf-8")
         return path
 
     def environ(self) -> dict[str, str]:
@@ -190,8 +192,8 @@ _PIN: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==([^\s;\\
 
 def read_pins(text: str) -> dict[str, str]:
     """The pins in a requirements file; other lines are comments, options and hashes."""
-    found = (_PIN.match(line) for line in text.splitlines())
-    return {normalised(match[1]): match[2] for match in found if match}
+    found = filter(None, map(_PIN.match, text.splitlines()))
+    return {normalised(match[1]): match[2] for match in found}
 
 
 #: The glibc levels that uv has names for (`uv pip compile --help`, 0.9 to 0.13).
@@ -224,9 +226,11 @@ class Uv:
             *("--python-version", request.target.python.version),
             *("--python-platform", _platform_name(request.target)),
             *("--only-binary", ":all:"),
-            *(("--constraints", str(constraints)) if request.constraints else ()),
-            *(("--output-file", str(pins)) if request.preferences else ()),
         ]
+        if request.constraints:
+            command += ["--constraints", str(constraints)]
+        if request.preferences:
+            command += ["--output-file", str(pins)]
         environ = workspace.environ()
         if request.target.macos is not None:
             environ["MACOSX_DEPLOYMENT_TARGET"] = ".".join(map(str, request.target.macos))
@@ -261,6 +265,7 @@ def uv_reason(stderr: str) -> str:
     text = re.sub(r"^\s*(?:\u00d7|\u2570\u2500\u25b6|\u2502|error:)\s?", "", stderr, flags=re.MULTILINE)
     text = re.split(r"\n[^\S\n]*(?:hint:|help:)", text)[0]
     _, headline, reason = text.partition("No solution found when resolving dependencies")
-    text = re.sub(r"^\s*:?\s*(?:cause:)?", "", reason) if headline else text
+    if headline:
+        text = re.sub(r"^\s*:?\s*(?:cause:)?", "", reason)
     text = re.sub(r"(?:current|requested) Python version \((?:>=)?([\d.]+)\)", r"target's Python (\1)", text)
     return " ".join(text.split()) or "uv found no solution and gave no reason"

@@ -10,6 +10,7 @@ import io
 import re
 import token
 import tokenize
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -101,9 +102,12 @@ async def shared_files(found: Iterable[Overlap], read: ReadSmall) -> tuple[Share
     """Whose the files are that packages have with different content, as far as names and content decide it."""
     # No wheel with another path can be installed.
     usable = [each for each in found if INNER_PATH.fits(each.path)]
-    inits = [each for each in usable if _is_init(each.path) and not is_incidental(each.path)][:_MOST_READ]
-    owners = await asyncio.gather(*(_owner_by_content(each, read) for each in inits))
-    by_content = dict(zip((each.path for each in inits), owners, strict=True))
+    inits: dict[str, Overlap] = {}
+    for each in usable:
+        if _is_init(each.path) and not is_incidental(each.path) and len(inits) < _MOST_READ:
+            inits[each.path] = each
+    owners = await asyncio.gather(*(_owner_by_content(each, read) for each in inits.values()))
+    by_content = dict(zip(inits, owners, strict=True))
     rows = []
     for each in usable:
         owner, why = by_content.get(each.path, ("", CONFLICT))
@@ -121,24 +125,23 @@ async def _owner_by_content(found: Overlap, read: ReadSmall) -> tuple[str, str]:
     """The owner of an `__init__.py`, and why. Of those that only extend the path the longest wins, then the first by
     name: it has the most for readers, and does the same.
     """
-    kinds: dict[str, tuple[InitKind, int]] = {}
+    of_kind: dict[InitKind, list[str]] = defaultdict(list)
+    sizes: dict[str, int] = {}
     for name, digest in found.contents.items():
-        if _EMPTY.startswith(digest):
-            kinds[name] = InitKind.NOTHING, 0
-            continue
-        content = await read(name, found.path)
+        content = b"" if _EMPTY.startswith(digest) else await read(name, found.path)
         if content is None:
             return "", CONFLICT
-        kinds[name] = init_kind(content), len(content)
-    code = [name for name, (kind, _) in kinds.items() if kind is InitKind.CODE]
-    extending = [name for name, (kind, _) in kinds.items() if kind is InitKind.EXTENDS]
-    if code:
-        is_one = len({found.contents[name] for name in code}) == 1
-        return (min(code), ONLY_CODE) if is_one and not extending else ("", CONFLICT)
-    return min(extending or kinds, key=lambda name: (-kinds[name][1], name)), NAMESPACE
+        of_kind[init_kind(content)].append(name)
+        sizes[name] = len(content)
+    code, extending = of_kind[InitKind.CODE], of_kind[InitKind.EXTENDS]
+    if not code:
+        return min(extending or sizes, key=lambda name: (-sizes[name], name)), NAMESPACE
+    if extending or len({found.contents[name] for name in code}) > 1:
+        return "", CONFLICT
+    return min(code), ONLY_CODE
 
 
-def decided(shared: Iterable[SharedFiles], owners: Mapping[str, str], locked: Iterable[str]) -> tuple[SharedFiles, ...]:
+def decide(shared: Iterable[SharedFiles], owners: Mapping[str, str], locked: Iterable[str]) -> tuple[SharedFiles, ...]:
     """The same files with the owners that a spec names.
 
     What follows from names is decided again; what follows from content stays as it is, where content can decide it.
@@ -148,7 +151,9 @@ def decided(shared: Iterable[SharedFiles], owners: Mapping[str, str], locked: It
     known, rows = frozenset(locked), []
     for each in shared:
         packages = tuple(name for name in each.packages if name in known)
-        for path in each.paths if len(packages) > 1 else ():
+        if len(packages) < 2:
+            continue
+        for path in each.paths:
             key = best_key(path, packages, owners)
             if key is not None:
                 rows.append((path, packages, owners[key], FILE_OWNER))
@@ -163,7 +168,10 @@ def decided(shared: Iterable[SharedFiles], owners: Mapping[str, str], locked: It
 
 def best_key(path: str, packages: Iterable[str], owners: Mapping[str, str]) -> str | None:
     """The key of `file_owner` that decides a file: the path itself, else the longest pattern, else the last one."""
-    fitting = [key for key, owner in owners.items() if owner in packages and is_named(path, packages, key)]
+    fitting: list[str] = []
+    for key, owner in owners.items():
+        if owner in packages and is_named(path, packages, key):
+            fitting.append(key)
     return max(fitting, key=lambda key: (key == path.removeprefix(DATA), len(key), key), default=None)
 
 
@@ -180,4 +188,5 @@ def _grouped(rows: Iterable[tuple[str, tuple[str, ...], str, str]]) -> tuple[Sha
     for path, packages, owner, why in rows:
         others = tuple(sorted(name for name in packages if name != owner))
         paths.setdefault((owner, others, why), []).append(path)
-    return tuple(sorted(SharedFiles(key[1], key[2], tuple(sorted(each)), key[0]) for key, each in paths.items()))
+    groups = [SharedFiles(others, why, tuple(sorted(each)), owner) for (owner, others, why), each in paths.items()]
+    return tuple(sorted(groups))

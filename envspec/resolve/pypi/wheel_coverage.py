@@ -65,15 +65,20 @@ def needs_newer_glibc(filenames: Sequence[str], target: Target) -> bool:
 def _wheels_instead(filenames: Sequence[str], target: Target) -> str:
     if pythons := loading_pythons(filenames, target):
         return f"it has wheels for {_pythons_text(pythons)}"
-    newer = replace(target, glibc=_ANY_GLIBC) if target.glibc else target
-    if pythons := loading_pythons(filenames, newer):
-        levels = [level for name in filenames if (level := glibc_of(name)) and target.glibc and level > target.glibc]
-        return f"its wheels there are for glibc {'.'.join(map(str, min(levels)))} and {_pythons_text(pythons)}"
+    if target.glibc is not None:
+        newer = replace(target, glibc=_ANY_GLIBC)
+        if pythons := loading_pythons(filenames, newer):
+            levels = filter(None, map(glibc_of, filenames))
+            least = min(level for level in levels if level > target.glibc)
+            return f"its wheels there are for glibc {'.'.join(map(str, least))} and {_pythons_text(pythons)}"
     platforms = [each.value for each in Platform if loading_pythons(filenames, _on(each, target))]
-    return f"it has wheels for {', '.join(platforms)}" if platforms else ""
+    if not platforms:
+        return ""
+    return f"it has wheels for {', '.join(platforms)}"
 
 
 def _on(platform: Platform, target: Target) -> Target:
     """The target on the newest system of another platform."""
     glibc = _ANY_GLIBC if platform.is_linux else None
-    return replace(target, platform=platform, glibc=glibc, macos=_ANY_MACOS if platform is Platform.OSX_ARM64 else None)
+    macos = _ANY_MACOS if platform is Platform.OSX_ARM64 else None
+    return replace(target, platform=platform, glibc=glibc, macos=macos)

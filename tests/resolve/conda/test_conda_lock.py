@@ -17,8 +17,8 @@ import pytest
 
 from envspec.io.process import Finished
 from envspec.models import CondaPackage, CudaVersion, Platform
-from envspec.resolve.conda.channels import opened
-from envspec.resolve.conda.conda_lock import CondaLock, allowed, failure
+from envspec.resolve.conda.channels import open_channels
+from envspec.resolve.conda.conda_lock import CondaLock, allowed_records, conda_lock_error
 from envspec.resolve.conda.records import cuda_constraint, package_of
 from envspec.resolve.conda.solver import CondaSolver, CondaUnsolvable, Rattler
 from envspec.resolve.pypi.resolver import ResolverError
@@ -62,7 +62,7 @@ class World:
 
     async def solved(self, engine: CondaSolver, request: CondaRequest) -> list[CondaPackage]:
         work = Path(tempfile.mkdtemp(dir=self.folder))
-        async with opened(request.channels, self.folder / "cache", {}, offline=False) as channels:
+        async with open_channels(request.channels, self.folder / "cache", {}, offline=False) as channels:
             records = await engine.solve(request, channels, work)
         return sorted((package_of(each, request.channels) for each in records), key=lambda package: package.name)
 
@@ -192,7 +192,7 @@ def test_no_solution_of_conda_and_of_mamba(answer: Mapping[str, object], expecte
     """As conda-lock's `print_proc` passes them on; the words are those of conda 25 and mamba 2 in their trackers."""
     text = json.dumps(answer, indent=2).replace("WORK", str(tmp_path))
     stderr = f"Could not lock\n    Command: ['conda']\n    STDOUT:\n{text}\n    STDERR:\nx\nTraceback: {tmp_path}\n"
-    found = failure(Finished(1, "", stderr), tmp_path, "/usr/bin/conda")
+    found = conda_lock_error(Finished(1, "", stderr), tmp_path, "/usr/bin/conda")
     assert isinstance(found, CondaUnsolvable)
     assert found.message == expected
 
@@ -200,7 +200,7 @@ def test_no_solution_of_conda_and_of_mamba(answer: Mapping[str, object], expecte
 def test_another_failure_of_conda_is_a_fault(tmp_path: Path) -> None:
     answer = {"exception_name": "NoSpaceLeftError", "message": f"no space left at {tmp_path}/tmp/x, go away"}
     stderr = f"    STDOUT:\n{json.dumps(answer)}\nsubprocess.CalledProcessError: returned non-zero\n"
-    found = failure(Finished(1, "", stderr), tmp_path, "/usr/bin/mamba")
+    found = conda_lock_error(Finished(1, "", stderr), tmp_path, "/usr/bin/mamba")
     assert isinstance(found, ResolverError)
     assert found.message == "conda-lock with mamba exited with status 1: no space left at ..., go away"
 
@@ -257,5 +257,7 @@ def test_the_day_of_a_row_decides_as_it_does_for_rattler(world: World) -> None:
 
 
 async def _shown(world: World, request: CondaRequest) -> list[CondaPackage]:
-    async with opened(request.channels, world.folder / "cache", {}, offline=False) as channels:
-        return [package_of(row, request.channels) for row in allowed(request, await channels.reachable(request))]
+    async with open_channels(request.channels, world.folder / "cache", {}, offline=False) as channels:
+        return [
+            package_of(row, request.channels) for row in allowed_records(request, await channels.reachable(request))
+        ]

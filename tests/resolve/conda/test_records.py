@@ -13,9 +13,9 @@ from rattler.package.build_string import BuildString
 
 from envspec.models import CondaPackage, Dependent
 from envspec.resolve.conda.channel_client import without_credentials
-from envspec.resolve.conda.channels import opened
+from envspec.resolve.conda.channels import open_channels
 from envspec.resolve.conda.records import (
-    available,
+    available_records,
     constrained_name,
     cpu_fallbacks,
     cuda_constraint,
@@ -35,7 +35,7 @@ def records_of(folder: Path, *names: str) -> tuple[list[RepoDataRecord], Channel
     channel = Channel("forge", url, url)
 
     async def query() -> list[RepoDataRecord]:
-        async with opened([channel], folder / "cache", {}, offline=False) as channels:
+        async with open_channels([channel], folder / "cache", {}, offline=False) as channels:
             return await channels.records(request(channels=[channel]), names)
 
     return asyncio.run(query()), channel
@@ -113,9 +113,9 @@ def test_records_that_the_channel_still_has(tmp_path: Path) -> None:
     records, channel = records_of(tmp_path, "a", "b", "c")
     before = [package_of(each, [channel]) for each in records]
     left = [each for each in records if each.name.normalized != "b"]
-    assert sorted(each.file_name for each in available(before, left)) == ["a-1-0.conda", "c-1-0.conda"]
+    assert sorted(each.file_name for each in available_records(before, left)) == ["a-1-0.conda", "c-1-0.conda"]
     write_channel(tmp_path, [row("a", "1", more={"sha256": "00" * 32})])
-    assert available(before, records_of(tmp_path, "a")[0]) == []
+    assert available_records(before, records_of(tmp_path, "a")[0]) == []
 
 
 def test_what_requires_a_package() -> None:

@@ -17,7 +17,7 @@ from envspec.io.http_types import Timeouts
 from envspec.models import ChannelPart, CudaVersion, Dependent
 from envspec.reasons import words
 from envspec.resolve.conda.channel_client import channel_client
-from envspec.resolve.conda.channel_relay import relaying
+from envspec.resolve.conda.channel_relay import run_relay
 from envspec.resolve.conda.channels import Channels
 from envspec.resolve.conda.solve import CondaSolution, solve_all
 from envspec.resolve.conda.solver import Rattler
@@ -298,7 +298,7 @@ def test_a_channel_that_is_not_relayed_is_read_beside_one_of_its_server_that_is(
 
         async with RawServer(honest) as server:
             first, last = (Channel(name, f"{server.url}/{name}", f"{server.url}/{name}") for name in ("one", "other"))
-            async with relaying([first], {}) as relay:
+            async with run_relay([first], {}) as relay:
                 client = channel_client(Timeouts(), server.url, [], relay.mirrors)
                 channels = Channels(Gateway(cache_dir=tmp_path, client=client), Timeouts(), relay)
                 return await channels.names(request("python", channels=[first, last]))

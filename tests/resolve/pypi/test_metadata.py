@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from envspec.resolve.pypi.metadata import declared, overridden, valid
+from envspec.resolve.pypi.metadata import declared, valid, with_overrides
 
 OVERRIDES = {"num-lib": SpecifierSet("<2"), "gone": None}
 
@@ -26,7 +26,7 @@ def test_overridden(before: list[str], after: list[str], newline: str, is_first:
     head = ["Metadata-Version: 2.1", "Name: x", "Provides-Extra: x"]
     lines = [*fields, *head] if is_first else [*head, *fields]
     for body in ("", f"{newline}{newline}Requires-Dist: gone{newline}"):
-        made = overridden((newline.join(lines) + body).encode(), OVERRIDES)
+        made = with_overrides((newline.join(lines) + body).encode(), OVERRIDES)
         assert list(declared(made)) == after
         assert b"Provides-Extra: x" in made and made.endswith(body.encode())
 

@@ -12,7 +12,7 @@ from envspec.resolve.pypi.shared_files import (
     MAX_INIT_BYTES,
     InitKind,
     best_key,
-    decided,
+    decide,
     init_kind,
     is_incidental,
     shared_files,
@@ -124,21 +124,21 @@ def test_the_owner_that_the_spec_names() -> None:
     incidental = SharedFiles(("overlay",), INCIDENTAL, ("setup.py",), "base")
     by_spec = SharedFiles(("base",), FILE_OWNER, ("<data>/bin/x", "dsl/ir.py"), overlay)
     locked = ["base", "overlay"]
-    assert decided([base, incidental], {"base": overlay}, locked) == (
+    assert decide([base, incidental], {"base": overlay}, locked) == (
         replaced(by_spec, "<data>/bin/x", "dsl/ir.py", "setup.py"),
     )
-    assert decided([base], {"bin/x": overlay, "dsl": overlay}, locked) == (by_spec,)
+    assert decide([base], {"bin/x": overlay, "dsl": overlay}, locked) == (by_spec,)
     # As a lock has it already, and after the spec has dropped it.
-    assert decided([by_spec], {"*": overlay}, locked) == (by_spec,)
-    assert decided([by_spec], {}, locked) == (base,)
-    assert decided([by_spec], {"*": "other"}, [*locked, "other"]) == (base,)
+    assert decide([by_spec], {"*": overlay}, locked) == (by_spec,)
+    assert decide([by_spec], {}, locked) == (base,)
+    assert decide([by_spec], {"*": "other"}, [*locked, "other"]) == (base,)
     # What was written by hand: a package that is not locked, a file whose name decides nothing.
-    assert decided([by_spec], {"*": overlay}, ["overlay"]) == ()
-    assert decided([replaced(incidental, "dsl/a.py")], {}, locked) == (
+    assert decide([by_spec], {"*": overlay}, ["overlay"]) == ()
+    assert decide([replaced(incidental, "dsl/a.py")], {}, locked) == (
         SharedFiles(("base", "overlay"), CONFLICT, ("dsl/a.py",)),
     )
-    assert decided([SharedFiles(("base",), INCIDENTAL, ("setup.py",), overlay)], {}, locked) == (incidental,)
-    assert decided([SharedFiles(("base",), NAMESPACE, ("dsl/a.py",), overlay)], {}, locked)[0].why == CONFLICT
+    assert decide([SharedFiles(("base",), INCIDENTAL, ("setup.py",), overlay)], {}, locked) == (incidental,)
+    assert decide([SharedFiles(("base",), NAMESPACE, ("dsl/a.py",), overlay)], {}, locked)[0].why == CONFLICT
 
 
 def replaced(shared: SharedFiles, *paths: str) -> SharedFiles:

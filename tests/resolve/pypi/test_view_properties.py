@@ -15,7 +15,7 @@ from envspec.models import Platform, Python, Target
 from envspec.resolve.pypi.index.page import ListedFile, PageListing
 from envspec.resolve.pypi.index.routing import Correction, PackageIndex, Route, Rules
 from envspec.resolve.pypi.index.selection import TagRanks, not_after, own_files, upload_time, version_of, version_text
-from envspec.resolve.pypi.index.view import corrected
+from envspec.resolve.pypi.index.view import with_corrections
 from envspec.resolve.pypi.resolver import read_pins
 from envspec.spec.targets import wheel_tags
 
@@ -139,9 +139,9 @@ def test_a_correction_adds_lines_to_the_head_and_nothing_else(description: bytes
     end = b"\r\n" if windows else b"\n"
     metadata = end.join([b"Metadata-Version: 2.1", b"Name: lib", b"Version: 1.0", b"", description])
     corrections = (Correction(lambda version: version >= Version("1"), ("torch>=2.11",), "its reason"),)
-    found = corrected(metadata, corrections, "lib-1.0-py3-none-any.whl")
+    found = with_corrections(metadata, corrections, "lib-1.0-py3-none-any.whl")
     assert found.replace(b"Requires-Dist: torch>=2.11\n", b"") == metadata
-    assert corrected(metadata, corrections, "lib-0.9-py3-none-any.whl") == metadata
+    assert with_corrections(metadata, corrections, "lib-0.9-py3-none-any.whl") == metadata
 
 
 names = st.text("aB1-_.", max_size=8).map(lambda middle: f"x{middle}9")

@@ -73,8 +73,10 @@ class _FoundPage:
 class IndexClient:
     """Pages and metadata, from the cache where it is valid, else from the network, each fetched once.
 
-    now: the clock; a page is valid for every `as_of` up to the time of its request. began: the start of this run.
-    http: None offline, or before it is opened. environ: has the values of variables in indexes' logins.
+    now: the clock; a page is valid for every `as_of` up to the time of its request.
+    began: the start of this run.
+    http: None offline, or before it is opened.
+    environ: has the values of variables in indexes' logins.
     """
 
     def __init__(
@@ -145,10 +147,10 @@ class IndexClient:
     async def content(self, index: PackageIndex, file: ListedFile) -> bytes:
         """The whole file, its hash checked (sdists are small; wheels only if a build backend requires them)."""
         most = _SDIST_BYTES
-        if file.filename.endswith(".whl"):
+        if file.is_wheel:
             most = _WHOLE_BYTES
         http, within = self.network(file.filename), index.within(file.sha256)
-        answer = (await http.get(self.authorised(index, file.url), max_bytes=most, within=within)).checked()
+        answer = (await http.get(self.with_login(index, file.url), max_bytes=most, within=within)).checked()
         _check_hash(index, file.filename, file.sha256, answer.body)
         return answer.body
 
@@ -163,12 +165,12 @@ class IndexClient:
         url, store = without_credentials(file.url), self.store
         key = cache.key_of(["wheel", url])
         found = store.answer(key)
-        is_wheel = file.filename.endswith(".whl")
+        is_wheel = file.is_wheel
         has_metadata = not is_wheel or (found is not None and store.metadata(found["sha256"]) is not None)
         if found is None or datetime.fromisoformat(found["fetched"]) < as_of or not has_metadata:
             http, started = self.network(url), self._now()
             with tempfile.TemporaryFile() as body:
-                address = self.authorised(index, file.url)
+                address = self.with_login(index, file.url)
                 sha256 = await http.download(address, body, _WHOLE_BYTES, within=index.within())
                 size_bytes = body.seek(0, io.SEEK_END)
                 if is_wheel:
@@ -185,8 +187,8 @@ class IndexClient:
             store.put_answer(key, found)
         return replace(file, sha256=found["sha256"], size_bytes=found["size_bytes"])
 
-    def authorised(self, index: PackageIndex, url: str) -> str:
-        return authorised(index, url, self.environ)
+    def with_login(self, index: PackageIndex, url: str) -> str:
+        return with_login(index, url, self.environ)
 
     async def close(self) -> None:
         """Cancel what is still running: a resolver that failed leaves fetches that nothing awaits."""
@@ -235,7 +237,7 @@ class IndexClient:
             address, subject = f"{address}{name}/", f"the page of {name}"
         http = self.network(f"{subject} at index {index.name}")
         try:
-            answer = await http.get(self.authorised(index, address), headers=headers, within=index.within())
+            answer = await http.get(self.with_login(index, address), headers=headers, within=index.within())
         except RequestError as error:
             if way_out := index.mirror_hint(self.environ):
                 error.hint = "; ".join(filter(None, [error.hint, way_out]))
@@ -285,7 +287,7 @@ class IndexClient:
         if file.metadata_sha256 is None:
             return None
         http, within = self.network(f"the metadata of {file.filename}"), index.within(file.metadata_sha256)
-        url = self.authorised(index, file.url + ".metadata")
+        url = self.with_login(index, file.url + ".metadata")
         answer = await http.get(url, max_bytes=_METADATA_BYTES, within=within)
         if answer.status == 404:
             return None
@@ -301,7 +303,7 @@ class IndexClient:
 
     async def _metadata_of_wheel(self, index: PackageIndex, file: ListedFile) -> StoredMetadata:
         http = self.network(f"the metadata of {file.filename}")
-        url, within = self.authorised(index, file.url), index.within()
+        url, within = self.with_login(index, file.url), index.within()
 
         async def use(answer: ClientResponse) -> Response:
             try:
@@ -341,7 +343,7 @@ class IndexClient:
     async def _whole_wheel(
         self, http: Http, index: PackageIndex, file: ListedFile
     ) -> tuple[bytes, int, WheelRecord | None]:
-        url, within = self.authorised(index, file.url), index.within(file.sha256)
+        url, within = self.with_login(index, file.url), index.within(file.sha256)
         with tempfile.TemporaryFile() as wheel:
             found = await http.download(url, wheel, file.size_bytes or _WHOLE_BYTES, within=within)
             if file.sha256 and found != file.sha256:
@@ -350,7 +352,7 @@ class IndexClient:
 
     async def _size_bytes(self, index: PackageIndex, file: ListedFile) -> int | None:
         http = self.network(f"the size of {file.filename}")
-        url = self.authorised(index, file.url)
+        url = self.with_login(index, file.url)
         answer = await http.request("HEAD", url, headers=UNCOMPRESSED, within=index.within())
         if answer.status >= 500 and answer.status != 501:
             # Another run may get the size, and would lock something else.
@@ -368,7 +370,7 @@ class IndexClient:
         return int(length)
 
 
-def authorised(index: PackageIndex, url: str, environ: Mapping[str, str] = MappingProxyType({})) -> str:
+def with_login(index: PackageIndex, url: str, environ: Mapping[str, str] = MappingProxyType({})) -> str:
     """`url` with the index's credentials if it is on the index's origin and has none itself, as pip and uv do.
 
     environ: has the values of variables in them, which are for requests only.
@@ -472,7 +474,7 @@ class RecordDigests:
 
     async def of(self, index: PackageIndex, file: ListedFile) -> str | None:
         """The digest of an index's wheel; None if it cannot be had, and for an sdist."""
-        if not file.filename.endswith(".whl") or file.sha256 is None:
+        if not file.is_wheel or file.sha256 is None:
             return None
         sha256, store = file.sha256, self._client.store
         if store.contents(sha256) is None:
@@ -495,7 +497,7 @@ class RecordDigests:
     def begin(self, index: PackageIndex, file: ListedFile) -> None:
         """Fetch a RECORD for a later `of`, which then has its errors."""
         sha256 = file.sha256
-        if file.filename.endswith(".whl") and sha256 and self._client.store.contents(sha256) is None:
+        if file.is_wheel and sha256 and self._client.store.contents(sha256) is None:
             self._client.begin(("record", sha256), lambda: self._store(index, file, sha256))
 
     async def small_file(self, index: PackageIndex, file: ListedFile, path: str, most_bytes: int) -> bytes | None:
@@ -524,7 +526,7 @@ class RecordDigests:
     def _parts(self, index: PackageIndex, file: ListedFile, what: str) -> ReadPart:
         """Reads parts of a wheel. what: is read of it, for messages."""
         http = self._client.network(f"{what} of {file.filename}")
-        url = self._client.authorised(index, file.url)
+        url = self._client.with_login(index, file.url)
 
         async def use(answer: ClientResponse) -> Response:
             size = answer.content_length

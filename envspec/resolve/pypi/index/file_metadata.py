@@ -174,11 +174,11 @@ async def _open(read: ReadPart) -> _RemoteWheel:
     size, start = _unpack("<II", tail.body, end + 12)
     if b"\xff\xff" in tail.body[end + 10 : end + 20] and tail.body[max(0, end - 20) : end - 16] == _END64_LOCATOR:
         (offset,) = _unpack("<Q", tail.body, end - 20 + 8)
-        end64 = (await _containing(offset, offset + 56, tail.total, read, tail)).slice(offset, offset + 56)
+        end64 = (await _part_containing(offset, offset + 56, tail.total, read, tail)).slice(offset, offset + 56)
         if end64[:4] != _END64:
             raise BadRemoteWheel("its zip64 directory is not where it should be")
         size, start = _unpack("<QQ", end64, 40)
-    part = await _containing(start, start + size, tail.total, read, tail)
+    part = await _part_containing(start, start + size, tail.total, read, tail)
     return _RemoteWheel(read, part.slice(start, start + size), start, tail.total, [part, tail])
 
 
@@ -201,11 +201,11 @@ class _RemoteWheel:
         if max(entry.compressed, entry.size) > LARGEST_BYTES:
             raise BadRemoteWheel(f"its {name} is larger than {LARGEST_BYTES} bytes")
         end = min(_likely_end(entry), self.start)
-        begin = _begin(entry, (await self._part(entry.offset, end)).slice(entry.offset, end), name)
+        begin = _content_offset(entry, (await self._part(entry.offset, end)).slice(entry.offset, end), name)
         if not 0 < entry.compressed <= self.start - begin:
             raise BadRemoteWheel(f"its {name} is empty, or runs into its zip directory")
         end = begin + entry.compressed
-        return _unpacked(entry, name, (await self._part(begin, end)).slice(begin, end))
+        return _decompress(entry, name, (await self._part(begin, end)).slice(begin, end))
 
     async def record(self) -> WheelRecord:
         """RECORD, compared with the zip directory; the hash of a file that differs is that of its content."""
@@ -214,7 +214,7 @@ class _RemoteWheel:
             rows = {row.path: row for row in wheel_entries(content)}
         except BadRecord:
             return WheelRecord(content, ())
-        differing, missing = _compared(self.directory, rows, _find(self.directory, "RECORD").modified)
+        differing, missing = _compare(self.directory, rows, _find(self.directory, "RECORD").modified)
         if len(differing) > _MOST_WRONG or len(missing) > _MOST_MISSING:
             return WheelRecord(content, ())
         wrong = list(map(WrongRow, missing))
@@ -227,8 +227,8 @@ class _RemoteWheel:
     async def _sha256(self, entry: _Entry) -> str:
         """SHA-256 (hexadecimal) of a file's content, read in pieces: libraries have gigabytes."""
         piece_end = min(_likely_end(entry), entry.offset + _PIECE_BYTES, self.start)
-        first = await _containing(entry.offset, piece_end, piece_end, self.read, *self.parts)
-        begin = _begin(entry, first.slice(entry.offset, piece_end), entry.name)
+        first = await _part_containing(entry.offset, piece_end, piece_end, self.read, *self.parts)
+        begin = _content_offset(entry, first.slice(entry.offset, piece_end), entry.name)
         end = begin + entry.compressed
         if end > self.start or entry.method not in (0, 8):
             raise BadRemoteWheel(f"its {entry.name} runs into its zip directory, or has another compression method")
@@ -236,7 +236,7 @@ class _RemoteWheel:
         unpacker = zlib.decompressobj(-15) if entry.method == 8 else None
         for start in range(begin, end, _PIECE_BYTES):
             stop = min(start + _PIECE_BYTES, end)
-            packed = (await _containing(start, stop, stop, self.read, first, *self.parts)).slice(start, stop)
+            packed = (await _part_containing(start, stop, stop, self.read, first, *self.parts)).slice(start, stop)
             for chunk in _chunks(packed, unpacker, is_last=stop == end):
                 digest.update(chunk)
                 crc, size = zlib.crc32(chunk, crc), size + len(chunk)
@@ -247,8 +247,8 @@ class _RemoteWheel:
         return digest.hexdigest()
 
     async def _part(self, start: int, end: int) -> FilePart:
-        part = await _containing(start, end, end, self.read, *self.parts)
-        if all(part is not each for each in self.parts):
+        part = await _part_containing(start, end, end, self.read, *self.parts)
+        if part not in self.parts:
             self.parts.insert(0, part)
         return part
 
@@ -260,7 +260,7 @@ def _likely_end(entry: _Entry) -> int:
     return entry.offset + _LOCAL_HEADER_BYTES + len(entry.name) + 1024 + entry.compressed
 
 
-def _begin(entry: _Entry, head: bytes, name: str) -> int:
+def _content_offset(entry: _Entry, head: bytes, name: str) -> int:
     """The offset of a file's content. head: the bytes from its local header on. name: for errors."""
     if head[:4] != _LOCAL_HEADER:
         raise BadRemoteWheel(f"its {name} is not where its zip directory has it")
@@ -268,7 +268,7 @@ def _begin(entry: _Entry, head: bytes, name: str) -> int:
     return entry.offset + _LOCAL_HEADER_BYTES + int(name_bytes + extra_bytes)
 
 
-async def _containing(start: int, end: int, until: int, read: ReadPart, *parts: FilePart) -> FilePart:
+async def _part_containing(start: int, end: int, until: int, read: ReadPart, *parts: FilePart) -> FilePart:
     """A part that contains the interval: one of `parts`, else the bytes from `start` to `until`, fetched."""
     if not start <= end <= until:
         raise BadRemoteWheel("its zip directory has an offset beyond its end")
@@ -298,7 +298,7 @@ def _chunks(packed: bytes, unpacker: zlib._Decompress | None, *, is_last: bool) 
         raise BadRemoteWheel(f"a file of it cannot be decompressed: {error}") from error
 
 
-def _compared(directory: bytes, rows: Mapping[str, RecordEntry], written: int) -> tuple[dict[str, _Entry], list[str]]:
+def _compare(directory: bytes, rows: Mapping[str, RecordEntry], written: int) -> tuple[dict[str, _Entry], list[str]]:
     """Files that RECORD lists with another size or without a hash, or does not list, by their paths as installed; and
     the paths of its rows without a file. Only files that no installer changes, and whose path a lock can contain.
 
@@ -322,25 +322,25 @@ def _compared(directory: bytes, rows: Mapping[str, RecordEntry], written: int) -
         row = rows.get(path)
         found.add(path)
         is_later = has_time and modified > written
-        if is_later or not _lists(row, size):
+        if is_later or not _is_listed(row, size):
             entry = _entry(directory, start)
             installed = _lockable(path)
             if raw.endswith("/") or installed is None:
                 pass
-            elif not _lists(row, entry.size):
+            elif not _is_listed(row, entry.size):
                 differing[installed] = entry
             elif is_later:
                 later[installed] = entry
         # The extra fields and the comment follow.
         start = end + extra + comment
     left = set(map(_lockable, rows.keys() - found)) - differing.keys()
-    missing = [path for path in left if path is not None]
+    missing = list(filter(None, left))
     if len(later) <= _MOST_LATER:
         differing |= later
     return differing, missing
 
 
-def _lists(row: RecordEntry | None, size_bytes: int) -> bool:
+def _is_listed(row: RecordEntry | None, size_bytes: int) -> bool:
     """Whether a row of RECORD is of a file of that size, and has a hash of it."""
     return row is not None and row.size_bytes in (None, size_bytes) and row.algorithm in STRONG
 
@@ -355,7 +355,12 @@ def _lockable(path: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A file of the zip directory. crc: of its content. compressed, size, offset: in bytes. modified: ascending."""
+    """A file of the zip directory.
+
+    crc: of its content.
+    compressed, size, offset: in bytes.
+    modified: ascending.
+    """
 
     name: str
     method: int
@@ -421,7 +426,7 @@ def _zip64_values(extra: bytes) -> Iterator[int]:
         start += 4 + length
 
 
-def _unpacked(entry: _Entry, name: str, packed: bytes) -> bytes:
+def _decompress(entry: _Entry, name: str, packed: bytes) -> bytes:
     if entry.method not in (0, 8):
         raise BadRemoteWheel(f"its {name} has compression method {entry.method}, which wheels don't use")
     body = packed

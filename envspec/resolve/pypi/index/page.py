@@ -57,9 +57,11 @@ _BASE = re.compile(r"""<base\b[^<>]*\bhref\s*=\s*["']([^"'<]+)["']""", re.IGNORE
 class ListedFile:
     """One file of a page.
 
-    url: absolute. sha256: None if the index gives none. size_bytes: None in HTML. uploaded: ISO 8601 as the index
-    writes it. metadata_sha256: of the `.metadata` file beside it; "" if that has no hash, None if there is no such
-    file.
+    url: absolute.
+    sha256: None if the index gives none.
+    size_bytes: None in HTML.
+    uploaded: ISO 8601 as the index writes it.
+    metadata_sha256: of the `.metadata` file beside it; "" if that has no hash, None if there is no such file.
     """
 
     filename: str
@@ -70,6 +72,10 @@ class ListedFile:
     requires_python: str | None = None
     yanked: str | None = None
     metadata_sha256: str | None = None
+
+    @property
+    def is_wheel(self) -> bool:
+        return self.filename.endswith(".whl")
 
 
 class BadPage(ValueError):
@@ -87,6 +93,10 @@ class PageListing:
     names: tuple[str, ...]
     file: Callable[[int], ListedFile]
 
+    def only(self, numbers: Sequence[int]) -> PageListing:
+        """The listing of these files alone."""
+        return PageListing(tuple([self.names[number] for number in numbers]), lambda number: self.file(numbers[number]))
+
 
 def parse_page(body: bytes, content_type: str, url: str) -> PageListing:
     """Read a project page; raises BadPage if it is neither a JSON nor an HTML one."""
@@ -97,16 +107,6 @@ def parse_page(body: bytes, content_type: str, url: str) -> PageListing:
         raise
     except _MALFORMED as error:
         raise BadPage(f"not a package index page: {error}") from error
-    numbers: Sequence[int] = range(len(names))
-    listed = names
-    # One loop in C: the pages of one stack list 70,000 files, and nearly all pages have names of the usual form only.
-    if not all(map(_LISTED.fullmatch, names)):
-        kept: list[int] = []
-        for number, name in enumerate(names):
-            # A harmful name stays in: if it counts for a target, the whole page is refused.
-            if _LISTED.fullmatch(name) or is_harmful(name):
-                kept.append(number)
-        numbers, listed = kept, tuple([names[number] for number in kept])
 
     # The targets of one lock read mostly the same files.
     known: dict[int, ListedFile] = {}
@@ -115,15 +115,24 @@ def parse_page(body: bytes, content_type: str, url: str) -> PageListing:
         if number in known:
             return known[number]
         try:
-            known[number] = _checked(read(numbers[number]))
+            known[number] = _check(read(number))
             return known[number]
         except _MALFORMED as error:
-            shown = listed[number]
+            shown = names[number]
             if is_harmful(shown):
                 shown = repr(shown)
             raise BadPage(f"its entry of {shown} cannot be read: {error}") from error
 
-    return PageListing(listed, file)
+    listing = PageListing(names, file)
+    # One loop in C: the pages of one stack list 70,000 files, and nearly all pages have names of the usual form only.
+    if all(map(_LISTED.fullmatch, names)):
+        return listing
+    kept: list[int] = []
+    for number, name in enumerate(names):
+        # A harmful name stays in: if it counts for a target, the whole page is refused.
+        if _LISTED.fullmatch(name) or is_harmful(name):
+            kept.append(number)
+    return listing.only(kept)
 
 
 #: Raised by reading JSON or HTML of another form: ValueError for bad text, numbers and URLs.
@@ -133,7 +142,7 @@ _Parsed = tuple[tuple[str, ...], Callable[[int], ListedFile]]
 _NO_FILE: Final = "not a package index page: it lists no file, and does not state that it is of an index"
 
 
-def _checked(file: ListedFile) -> ListedFile:
+def _check(file: ListedFile) -> ListedFile:
     """The file, if all its values that reach a lock are valid."""
     if not FILE_NAME.fits(file.filename):
         raise ValueError("its file name could lead out of a folder or break a line")
@@ -171,7 +180,7 @@ def _parse_json(body: bytes, url: str) -> _Parsed:
             sha256 = sha256.lower()
         return ListedFile(
             filename=entry["filename"],
-            url=_joined(url, entry["url"]),
+            url=_join(url, entry["url"]),
             sha256=sha256,
             size_bytes=entry.get("size"),
             uploaded=entry.get("upload-time"),
@@ -232,7 +241,7 @@ def _parse_html(body: bytes, url: str) -> _Parsed:
             metadata_sha256 = metadata.partition("sha256=")[2]
         return ListedFile(
             filename=names[number],
-            url=_joined(root, href),
+            url=_join(root, href),
             sha256=digest.lower() if algorithm == "sha256" else None,
             size_bytes=None,
             uploaded=attributes.get("data-upload-time"),
@@ -274,7 +283,7 @@ def _check_count(files: int) -> None:
         raise BadPage(f"it lists more than {MOST_FILES} files")
 
 
-def _joined(page: str, href: str) -> str:
+def _join(page: str, href: str) -> str:
     # Nearly all pages of large indexes have absolute URLs; urljoin takes 20 us, for thousands of files. It refuses odd
     # hosts, which must not pass for absolute ones.
     if _ABSOLUTE.match(href):

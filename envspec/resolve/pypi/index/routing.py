@@ -37,9 +37,10 @@ class PackageIndexError(NetworkError):
 class PackageIndex:
     """A package index. url: its simple pages, with a closing slash; may contain credentials, which are never written.
 
-    dated: whether its files have upload times, which `as_of` needs. stands_for: the URL of the index that this one
-    mirrors; locks name files there. files: further origins that its pages and files may be on. is_page: whether its
-    url, as it is, is the only page, for all names.
+    dated: whether its files have upload times, which `as_of` needs.
+    stands_for: the URL of the index that this one mirrors; locks name files there.
+    files: further origins that its pages and files may be on.
+    is_page: whether its url, as it is, is the only page, for all names.
     """
 
     name: str
@@ -133,7 +134,9 @@ OWN_VERSION: Final = "{version}"
 class Correction:
     """Requirements that are missing in a release's metadata.
 
-    applies: to which versions. requires: may contain OWN_VERSION. reason: for messages.
+    applies: to which versions.
+    requires: may contain OWN_VERSION.
+    reason: for messages.
     """
 
     applies: Callable[[Version], bool]
@@ -158,11 +161,15 @@ class BuiltSource:
 class Rules:
     """What the spec and the facts set for one target's packages.
 
-    cutoffs: names with an `as_of` of their own. direct: names that the spec gives as a wheel's URL, with that wheel,
-    and names of sources, with the wheels built from them. sdists: which ones are candidates. provided: names that conda
-    installs, and those that are there before; they come from no index. overrides: versions of names, in place of those
-    that packages require. built: the METADATA of wheels that were built of releases that are sdists alone; it counts
-    instead of what the sdist states. extensions: which wheels of CUDA extensions fit the target's torch.
+    cutoffs: names with an `as_of` of their own.
+    direct: names that the spec gives as a wheel's URL, with that wheel, and names of sources, with the wheels built
+        from them.
+    sdists: which ones are candidates.
+    provided: names that conda installs, and those that are there before; they come from no index.
+    overrides: versions of names, in place of those that packages require.
+    built: the METADATA of wheels that were built of releases that are sdists alone; it counts instead of what the sdist
+        states.
+    extensions: which wheels of CUDA extensions fit the target's torch.
     """
 
     as_of: datetime

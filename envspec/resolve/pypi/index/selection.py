@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from enum import Enum
@@ -97,6 +97,10 @@ def version_of(filename: str) -> Version | None:
     return pep440(version_text(filename))
 
 
+def of_version(files: Iterable[ListedFile], version: Version) -> list[ListedFile]:
+    return [file for file in files if version_of(file.filename) == version]
+
+
 def version_text(filename: str) -> str:
     """The version as a file name writes it, a wheel's with or without its tags; empty if it has none."""
     for end in SDIST_SUFFIXES:
@@ -109,10 +113,11 @@ def version_text(filename: str) -> str:
 class Selection:
     """What one target sees of a project.
 
-    files: by file name, in the page's order. unloadable: the newest release up to the cutoff without a file that the
-    target can load, if it is newer than all that it can load. undated: the page gives no upload times for loadable
-    files; then nothing is selected. pending: the releases, in order, with files that may still get an upload time
-    within the cutoff.
+    files: by file name, in the page's order.
+    unloadable: the newest release up to the cutoff without a file that the target can load, if it is newer than all
+        that it can load.
+    undated: the page gives no upload times for loadable files; then nothing is selected.
+    pending: the releases, in order, with files that may still get an upload time within the cutoff.
     """
 
     files: Mapping[str, ListedFile]
@@ -139,8 +144,11 @@ class Sdists(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SelectionPolicy:
-    """What a target accepts. cutoff: None if the index has no upload times. fetched: when the page was requested. fits:
-    of an extension, whose releases have several wheels with labels, the versions with a label that fits.
+    """What a target accepts.
+
+    cutoff: None if the index has no upload times.
+    fetched: when the page was requested.
+    fits: of an extension, whose releases have several wheels with labels, the versions with a label that fits.
     """
 
     ranks: TagRanks
@@ -187,10 +195,7 @@ def own_files(listing: PageListing, project: str) -> PageListing:
         # Old sdists may have dashes in the project's name, and in the version too.
         return f"{canonicalize_name(name)}-".startswith(f"{project}-")
 
-    numbers = [number for number, name in enumerate(listing.names) if is_own(name)]
-    return PageListing(
-        tuple([listing.names[number] for number in numbers]), lambda number: listing.file(numbers[number])
-    )
+    return listing.only([number for number, name in enumerate(listing.names) if is_own(name)])
 
 
 def select(listing: PageListing, project: str, policy: SelectionPolicy) -> Selection:

@@ -83,7 +83,7 @@ async def serve(views: Mapping[str, View], loopback: Loopback) -> AsyncIterator[
 
         await listen(loopback.socket, loopback.admits)
         for view in views.values():
-            view.begin_serving()
+            view.served.set()
         yield listen
 
 

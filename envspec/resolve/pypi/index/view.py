@@ -11,10 +11,10 @@ import json
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from functools import partial
+from itertools import starmap
 from operator import attrgetter
 from pathlib import Path
 from typing import Final
@@ -43,6 +43,7 @@ from envspec.resolve.pypi.index.selection import (
     SelectionPolicy,
     TagRanks,
     newest_wheels,
+    of_version,
     own_files,
     select,
     version_of,
@@ -54,8 +55,8 @@ from envspec.resolve.pypi.metadata import (
     is_dynamic,
     is_of_extra,
     metadata_file,
-    overridden,
     valid,
+    with_overrides,
     with_version,
 )
 from envspec.resolve.types import FoundPackage, ProvidedPackage, Release
@@ -114,7 +115,8 @@ class Pages:
             for view, rules in self.rules.items():
                 if name in rules.direct or rules.index_of(name) != index or rules.cutoff_of(name) != cutoff:
                     continue
-                policy = self._policy(view, rules, name, bound, page.asked)
+                fits = partial(rules.extensions.fits, name) if name in rules.extensions else None
+                policy = SelectionPolicy(self.ranks[view], bound, page.asked, rules.sdists, fits)
                 selections[view] = select(listing, name, policy)
             return selections
 
@@ -122,10 +124,6 @@ class Pages:
         if len(page.body) > _LARGE_BYTES:
             return await run_in_thread(select_all)
         return select_all()
-
-    def _policy(self, view: str, rules: Rules, name: str, cutoff: datetime | None, asked: datetime) -> SelectionPolicy:
-        fits = partial(rules.extensions.fits, name) if name in rules.extensions else None
-        return SelectionPolicy(self.ranks[view], cutoff, asked, rules.sdists, fits)
 
 
 def metadata_only_wheel(filename: str, metadata: bytes) -> bytes:
@@ -142,14 +140,16 @@ def metadata_only_wheel(filename: str, metadata: bytes) -> bytes:
     return out.getvalue()
 
 
-def _provided_metadata(provider: ProvidedPackage, published: bytes) -> bytes:
+def _reduced_metadata(provider: ProvidedPackage, published: bytes) -> bytes:
     """The METADATA of a package that is from no index: what it requires is there as well, but not what its extras do.
 
     published: the METADATA of the same version on its index, empty if there is none.
     """
-    extras = [("Provides-Extra", extra) for extra in extras_of(published)]
-    requires = [("Requires-Dist", text) for text in declared(published) if is_of_extra(text)]
-    return metadata_file(provider.name, provider.version, [*extras, *requires])
+    fields = [("Provides-Extra", extra) for extra in extras_of(published)]
+    for text in declared(published):
+        if is_of_extra(text):
+            fields.append(("Requires-Dist", text))
+    return metadata_file(provider.name, provider.version, fields)
 
 
 class Bodies(Enum):
@@ -159,14 +159,14 @@ class Bodies(Enum):
     STUB = "stub"
 
 
-def _undated(index: PackageIndex, name: str) -> PackageIndexError:
+def _undated_error(index: PackageIndex, name: str) -> PackageIndexError:
     hint = 'set undated = "accept" in its [[pip.index]], if its files never change'
     if index.name == DEFAULT_INDEX:
         hint = "name an index with upload times in ENVSPEC_DEFAULT_INDEX, or unset it"
     return PackageIndexError(f"index {index.name} gives no upload times for {name}, which `as_of` needs", hint=hint)
 
 
-def _missing(index: PackageIndex, name: str) -> PackageIndexError:
+def _missing_error(index: PackageIndex, name: str) -> PackageIndexError:
     """The error for a name that comes from one index alone, which does not have it."""
     why = "and its `packages` assign that name to it alone"
     hint = "publish it there, or narrow `packages` in its [[pip.index]]"
@@ -176,31 +176,20 @@ def _missing(index: PackageIndex, name: str) -> PackageIndexError:
     return PackageIndexError(f"index {index.name} ({index.shown_url}) does not have {name}, {why}", hint=hint)
 
 
-@dataclass(frozen=True, slots=True)
-class Observations:
-    """What was seen while a view was used.
-
-    missing: names that their index does not have.
-    pending: releases that may still get an upload time that counts, by project.
-    unreadable: why an sdist gives no metadata, by release.
-    stated: file names of sdists whose wheels may require something else than was shown of them, by project.
-    withheld: extensions of which sdists were not shown, since there are wheels for a torch that the spec allows.
-    is_final: whether a later run sees the same.
-    """
-
-    missing: frozenset[str]
-    pending: Mapping[str, tuple[str, ...]]
-    unreadable: Mapping[Release, str]
-    stated: Mapping[str, Set[str]]
-    withheld: frozenset[str]
-    is_final: bool
-
-
 class View:
     """What one target sees of the indexes.
 
     key: identifies the view in the cache and in URLs; two views with one key show the same.
     digests: of the RECORDs of its wheels.
+    served: set once the indexes can be read.
+    failed: set once an index has failed.
+
+    What was seen until now:
+    missing: names that their index does not have.
+    pending: releases that may still get an upload time that counts, by project.
+    unreadable: why an sdist gives no metadata, by release.
+    stated: file names of sdists whose wheels may require something else than was shown of them, by project.
+    withheld: extensions of which sdists were not shown, since there are wheels for a torch that the spec allows.
     """
 
     def __init__(self, pages: Pages, key: str) -> None:
@@ -208,43 +197,26 @@ class View:
         self.key = key
         self.digests = RecordDigests(pages.client)
         self._errors: list[EnvspecError] = []
-        self._failed = asyncio.Event()
-        self._served = asyncio.Event()
-        self._missing: set[str] = set()
-        self._pending: dict[str, tuple[str, ...]] = {}
+        self.failed = asyncio.Event()
+        self.served = asyncio.Event()
+        self.missing: set[str] = set()
+        self.pending: dict[str, tuple[str, ...]] = {}
         # Their index forbids to store their pages.
         self._unstored: set[str] = set()
         self._considered: set[str] = set()
-        self._unreadable: dict[Release, str] = {}
-        self._stated: dict[str, set[str]] = {}
-        self._withheld: set[str] = set()
+        self.unreadable: dict[Release, str] = {}
+        self.stated: dict[str, set[str]] = {}
+        self.withheld: set[str] = set()
         self._withholds = True
         self._client = pages.client
         self._pages = pages
         self._ranks = pages.ranks[key]
         self._selections: dict[str, Selection] = {}
 
-    def observed(self) -> Observations:
-        """What was seen until now."""
-        return Observations(
-            frozenset(self._missing),
-            dict(self._pending),
-            dict(self._unreadable),
-            dict(self._stated),
-            frozenset(self._withheld),
-            is_final=not (self._pending or self.digests.may_appear),
-        )
-
-    def begin_serving(self) -> None:
-        """Note that the indexes can be read."""
-        self._served.set()
-
-    async def wait_until_served(self) -> None:
-        await self._served.wait()
-
-    async def wait_for_failure(self) -> None:
-        """Return once an index has failed."""
-        await self._failed.wait()
+    @property
+    def is_final(self) -> bool:
+        """Whether a later run sees the same, as far as was seen until now."""
+        return not (self.pending or self.digests.may_appear)
 
     def raise_failure(self) -> None:
         """Raise the first error of an index, if there was one."""
@@ -253,7 +225,7 @@ class View:
 
     def show_withheld(self) -> bool:
         """Show the sdists that were withheld from now on; whether there are any."""
-        was_useful = self._withholds and bool(self._withheld)
+        was_useful = self._withholds and bool(self.withheld)
         self._withholds = self._withholds and not was_useful
         return was_useful
 
@@ -261,9 +233,9 @@ class View:
         """Whether a resolver may not keep what it reads. filename: of a file's metadata; None: the project's page."""
         if filename is not None:
             # What an sdist states is computed for each request: so it is known what a resolution rests upon.
-            return name in self._stated
+            return name in self.stated
         # Which sdists of an extension are shown depends on the torch that the spec allows.
-        return name in self._pending or name in self._unstored or name in self.rules.extensions
+        return name in self.pending or name in self._unstored or name in self.rules.extensions
 
     async def selection(self, name: str) -> Selection:
         """What the target sees of a project.
@@ -272,7 +244,7 @@ class View:
             NotListed: its index does not have the project.
             NetworkError: its index cannot be used.
         """
-        found = self._selections.get(name) or self._given(name) or self._stored(name)
+        found = self._selections.get(name) or self._from_no_index(name) or self._stored_selection(name)
         if found is None:
             found = await self._read(name)
             if found.is_final and name not in self._unstored:
@@ -299,7 +271,7 @@ class View:
 
     async def listed(self, name: str) -> Sequence[ListedFile]:
         """All files of a project on its index, loadable or not; raises as `selection`."""
-        if self._given(name) is not None:
+        if self._from_no_index(name) is not None:
             return ()
         page, _ = await self._pages.read(self.key, name)
         try:
@@ -311,7 +283,7 @@ class View:
 
     async def prefetch(self, name: str) -> None:
         """Fetch the metadata of a project's newest releases before a resolver tries them; without errors."""
-        if self._given(name) is not None or self._stored(name) is not None:
+        if self._from_no_index(name) is not None or self._stored_selection(name) is not None:
             return
         with suppress(NotListed, EnvspecError):
             index = self.rules.index_of(name)
@@ -324,38 +296,43 @@ class View:
         An sdist is shown as a wheel with its metadata: a candidate that no resolver builds.
         """
         shown: dict[str, ListedFile] = {}
-        for file in self._offered(name, await self.selection(name)):
+        for file in self._offered_files(name, await self.selection(name)):
             # One wheel represents both if a release has a .tar.gz and a .zip.
-            if bodies is Bodies.WHOLE and _is_wheel(file):
+            if bodies is Bodies.WHOLE and file.is_wheel:
                 shown.setdefault(file.filename, file)
             else:
-                shown.setdefault(self._shown(name, file), file)
+                shown.setdefault(self._shown_name(name, file), file)
         entries = [_entry(name, file, filename, bodies) for filename, file in shown.items()]
         page = {"meta": {"api-version": "1.0"}, "name": name, "files": entries}
         return json.dumps(page, separators=(",", ":")).encode()
 
-    def _offered(self, name: str, selection: Selection) -> list[ListedFile]:
+    def _offered_files(self, name: str, selection: Selection) -> list[ListedFile]:
         """The files for resolvers. An extension's wheels for a torch that the spec allows go before its sdists, which
         fit any torch: else it would be decisive which of the two names a resolver decides first.
         """
         files, extensions = list(selection.files.values()), self.rules.extensions
         if not self._withholds or name not in extensions:
             return files
-        versions = {file.filename: version_of(file.filename) or Version("0") for file in files}
-        allowed = [version for version in versions.values() if extensions.allows(name, version)]
+        versions: dict[str, Version] = {}
+        allowed: list[Version] = []
+        for file in files:
+            version = version_of(file.filename) or Version("0")
+            versions[file.filename] = version
+            if extensions.allows(name, version):
+                allowed.append(version)
         if not allowed:
             return files
         offered: list[ListedFile] = []
         for file in files:
-            if _is_wheel(file) or versions[file.filename] > max(allowed):
+            if file.is_wheel or versions[file.filename] > max(allowed):
                 offered.append(file)
         if len(offered) < len(files):
-            self._withheld.add(name)
+            self.withheld.add(name)
         return offered
 
     async def metadata(self, name: str, filename: str) -> bytes:
         """What resolvers see: `published_metadata` with the spec's overrides; raises as that."""
-        body = overridden(await self.published_metadata(name, filename), self.rules.overrides)
+        body = with_overrides(await self.published_metadata(name, filename), self.rules.overrides)
         if "+" not in filename or name not in self.rules.extensions:
             return body
         # Wheels with a label are renamed after they were built: their METADATA does not have it.
@@ -371,40 +348,40 @@ class View:
         file = await self._file(name, filename)
         provider = self.rules.provided.get(name)
         if provider is not None:
-            return await self._provided(provider)
+            return await self._metadata_of_provided(provider)
         index, version, built = self.rules.index_of(name), version_of(file.filename) or Version("0"), None
-        if not _is_wheel(file):
+        if not file.is_wheel:
             built = self.rules.built.get((name, version))
         try:
             with self._recording():
                 body = built or (await self._client.metadata(index, file)).body
         except BadSdist as error:
-            self._unreadable[name, version] = str(error)
+            self.unreadable[name, version] = str(error)
             return metadata_file(name, str(version))
-        if not built and not _is_wheel(file) and is_dynamic(body) and declared(body):
-            self._stated.setdefault(name, set()).add(file.filename)
+        if not built and not file.is_wheel and is_dynamic(body) and declared(body):
+            self.stated.setdefault(name, set()).add(file.filename)
         corrections = self.rules.corrections.get(name, ())
         if requirement := self.rules.extensions.requirement(name, version):
             corrections = (*corrections, Correction(lambda _: True, (requirement,), "the label of its wheel"))
-        return corrected(valid(body), corrections, file.filename)
+        return with_corrections(valid(body), corrections, file.filename)
 
-    async def _provided(self, provider: ProvidedPackage) -> bytes:
+    async def _metadata_of_provided(self, provider: ProvidedPackage) -> bytes:
         """The METADATA of a package that is from no index."""
         if isinstance(provider, FoundPackage) and provider.metadata is not None:
             return valid(provider.metadata)
         body = b""
-        if published := await self._published(provider):
+        if published := await self._published_wheel(provider):
             with self._recording():
                 body = (await self._client.metadata(self.rules.index_of(provider.name), published)).body
-        return _provided_metadata(provider, body)
+        return _reduced_metadata(provider, body)
 
     async def read_sdist(self, name: str, version: str) -> None:
         """Observe a release that is an sdist alone and cannot be read."""
         if name in self.rules.provided:
             return
         files = (await self.selection(name)).files.values()
-        of_release = [file for file in files if version_of(file.filename) == Version(version)]
-        if of_release and not any(map(_is_wheel, of_release)):
+        of_release = of_version(files, Version(version))
+        if of_release and not any(file.is_wheel for file in of_release):
             await self.metadata(name, of_release[0].filename)
 
     async def content(self, name: str, filename: str, bodies: Bodies = Bodies.WHOLE) -> bytes | Path:
@@ -422,7 +399,7 @@ class View:
             if listed.filename == filename and bodies is Bodies.WHOLE:
                 file = listed
         elif bodies is Bodies.WHOLE:
-            file = await self._published(provider)
+            file = await self._published_wheel(provider)
         if file is None:
             return metadata_only_wheel(filename, await self.metadata(name, filename))
         with self._recording():
@@ -449,7 +426,7 @@ class View:
 
     def wrong_record(self, file: ListedFile) -> tuple[WrongRow, ...]:
         """The files that a wheel's RECORD does not list as they are, once `record_digest` has read it."""
-        return tuple(WrongRow(*row) for row in self._client.store.wrong_rows(file.sha256 or ""))
+        return tuple(starmap(WrongRow, self._client.store.wrong_rows(file.sha256 or "")))
 
     async def small_file(self, name: str, file: ListedFile, path: str, most_bytes: int) -> bytes | None:
         """A file of a package's wheel; see `RecordDigests.small_file`."""
@@ -465,9 +442,9 @@ class View:
     def rank(self, filename: str) -> int | None:
         return self._ranks.rank(filename)
 
-    def _shown(self, name: str, file: ListedFile) -> str:
+    def _shown_name(self, name: str, file: ListedFile) -> str:
         """The file name for resolvers."""
-        if _is_wheel(file):
+        if file.is_wheel:
             version = version_text(file.filename)
             return file.filename.replace(version, self.rules.extensions.shown(name, version), 1)
         return f"{name.replace('-', '_')}-{version_of(file.filename)}-py3-none-any.whl"
@@ -477,7 +454,7 @@ class View:
         if shown in files:
             return files[shown]
         for file in files.values():
-            if self._shown(name, file) == shown:
+            if self._shown_name(name, file) == shown:
                 return file
         raise KeyError(shown)
 
@@ -492,16 +469,16 @@ class View:
 
     def _fail(self, error: EnvspecError) -> None:
         self._errors.append(error)
-        self._failed.set()
+        self.failed.set()
 
-    def _stored(self, name: str) -> Selection | None:
+    def _stored_selection(self, name: str) -> Selection | None:
         fields = self._client.store.selection(self.key, name)
         if fields is None:
             return None
-        files = [ListedFile(*values) for values in fields["files"]]
+        files = starmap(ListedFile, fields["files"])
         return Selection({file.filename: file for file in files}, fields["unloadable"])
 
-    def _given(self, name: str) -> Selection | None:
+    def _from_no_index(self, name: str) -> Selection | None:
         """A wheel that the spec names by URL, or a package from no index."""
         if (provider := self.rules.provided.get(name)) is not None:
             # The only file of such a package: any target loads it, without a hash.
@@ -511,10 +488,10 @@ class View:
             return Selection({file.filename: file})
         return None
 
-    async def _published(self, provider: ProvidedPackage) -> ListedFile | None:
+    async def _published_wheel(self, provider: ProvidedPackage) -> ListedFile | None:
         """The wheel of the same version for the target on the package's index; None if it has none."""
         try:
-            files = (await self._indexed(provider.name)).files
+            files = (await self._selection_of_page(provider.name)).files
         except NotListed:
             return None
         version = Version(provider.version)
@@ -530,33 +507,29 @@ class View:
     async def _read(self, name: str) -> Selection:
         index = self.rules.index_of(name)
         try:
-            selection = await self._indexed(name)
+            selection = await self._selection_of_page(name)
         except NotListed:
-            self._missing.add(name)
+            self.missing.add(name)
             if not self.rules.is_of_default(name):
-                self._fail(_missing(index, name))
+                self._fail(_missing_error(index, name))
             raise
         if selection.undated:
             with self._recording():
-                raise _undated(index, name)
+                raise _undated_error(index, name)
         return selection
 
-    async def _indexed(self, name: str) -> Selection:
+    async def _selection_of_page(self, name: str) -> Selection:
         """What the page of a project's index gives."""
         with self._recording():
             page, selection = await self._pages.read(self.key, name)
         if page.no_store:
             self._unstored.add(name)
         if not selection.is_final:
-            self._pending[name] = selection.pending
+            self.pending[name] = selection.pending
         return selection
 
 
-def _is_wheel(file: ListedFile) -> bool:
-    return file.filename.endswith(".whl")
-
-
-def corrected(metadata: bytes, corrections: tuple[Correction, ...], filename: str) -> bytes:
+def with_corrections(metadata: bytes, corrections: tuple[Correction, ...], filename: str) -> bytes:
     """METADATA with the missing requirements added to its head."""
     version, lines = version_of(filename), []
     for correction in corrections:
