@@ -52,20 +52,23 @@ def get(store: Store, key: str, target: Target) -> Resolution | None:
 
 
 def put(store: Store, key: str, resolution: Resolution) -> None:
-    packages = [
-        asdict(package) | {"unbuilt": package.unbuilt.value if package.unbuilt else None}
-        for package in resolution.packages
-    ]
-    installed = [asdict(package) for package in resolution.installed]
-    shared = [asdict(each) for each in resolution.shared]
-    texts = {"warnings": [asdict(each) for each in resolution.warnings], "moved": [*resolution.moved]}
-    held_back = [asdict(each) for each in resolution.held_back]
-    fields = {"packages": packages, "installed": installed, "shared": shared, **texts, "held_back": held_back}
-    store.put_answer(key, fields)
+    packages = list(map(asdict, resolution.packages))
+    for fields in packages:
+        if fields["unbuilt"]:
+            fields["unbuilt"] = fields["unbuilt"].value
+    answer = {
+        "packages": packages,
+        "installed": list(map(asdict, resolution.installed)),
+        "shared": list(map(asdict, resolution.shared)),
+        "warnings": list(map(asdict, resolution.warnings)),
+        "moved": list(resolution.moved),
+        "held_back": list(map(asdict, resolution.held_back)),
+    }
+    store.put_answer(key, answer)
 
 
 def _reason(fields: dict[str, Any]) -> Reason:
-    return Reason(fields["code"], tuple((name, text) for name, text in fields["values"]), _why(fields["because"]))
+    return Reason(fields["code"], tuple(map(tuple, fields["values"])), _why(fields["because"]))
 
 
 def _why(rows: Iterable[dict[str, Any]]) -> Why:
@@ -77,7 +80,11 @@ def _rejected(fields: dict[str, Any] | None) -> Rejected | None:
 
 
 def _installed(fields: dict[str, Any]) -> InstalledPackage:
-    return InstalledPackage(**{**fields, "required_by": tuple(Dependent(**each) for each in fields["required_by"])})
+    return InstalledPackage(**{**fields, "required_by": _dependents(fields["required_by"])})
+
+
+def _dependents(rows: Iterable[dict[str, Any]]) -> tuple[Dependent, ...]:
+    return tuple(Dependent(**each) for each in rows)
 
 
 def _shared(fields: dict[str, Any]) -> SharedFiles:
@@ -87,7 +94,7 @@ def _shared(fields: dict[str, Any]) -> SharedFiles:
 def _package(fields: dict[str, Any]) -> Package:
     made = {
         "file": WheelFile(**fields["file"]),
-        "required_by": tuple(Dependent(**each) for each in fields["required_by"]),
+        "required_by": _dependents(fields["required_by"]),
         "uploaded": datetime.fromisoformat(fields["uploaded"]) if fields["uploaded"] else None,
         "rejected": _rejected(fields["rejected"]),
         "preferred": _rejected(fields["preferred"]),

@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Final, cast
 
 from envspec.models import CondaPackage, Rejected
 from envspec.reasons import Reason, Why, reason, words
-from envspec.resolve.conda.channels import is_in_time
-from envspec.resolve.conda.records import constrained_name, cuda_builds, cuda_constraint, is_cuda_build, name_of
+from envspec.resolve.conda.channels import in_time, is_in_time
+from envspec.resolve.conda.records import (
+    constrained_name,
+    cuda_builds,
+    cuda_constraint,
+    is_cuda_build,
+    name_of,
+    record_name,
+    specs_of,
+)
 from envspec.resolve.types import CondaRequest, utc_text
 from envspec.spec.conda import ARCHSPEC
 
@@ -40,11 +48,11 @@ def with_key(request: CondaRequest, requirement: str) -> str:
 
 
 def spec_key(request: CondaRequest, requirement: str) -> str:
-    python = next((text for text in request.requirements if name_of(text) == "python"), None)
-    if requirement == python:
+    if requirement in specs_of("python", request.requirements)[:1]:
         return "env.python"
-    table = f".platform.{request.platform.value}" if requirement in request.of_platform else ""
-    return f"conda{table}.dependencies"
+    if requirement in request.of_platform:
+        return f"conda.platform.{request.platform.value}.dependencies"
+    return "conda.dependencies"
 
 
 def _constraint_words(request: CondaRequest, constraint: str) -> str:
@@ -62,10 +70,10 @@ def machine_records(request: CondaRequest) -> dict[str, PackageRecord]:
     from rattler import PackageRecord
     from rattler.package.build_string import BuildString
 
-    return {
-        virtual.name: PackageRecord(virtual.name, virtual.version, BuildString(virtual.build), 0, "noarch")
-        for virtual in request.virtual_packages
-    }
+    found: dict[str, PackageRecord] = {}
+    for each in request.virtual_packages:
+        found[each.name] = PackageRecord(each.name, each.version, BuildString(each.build), 0, "noarch")
+    return found
 
 
 @lru_cache(maxsize=1 << 16)
@@ -77,10 +85,6 @@ def _match_spec(text: str) -> MatchSpec:
 
 def fits(spec: str, record: PackageRecord) -> bool:
     return _match_spec(spec).matches(record)
-
-
-def fits_all(specs: Iterable[str], record: PackageRecord) -> bool:
-    return all(fits(spec, record) for spec in specs)
 
 
 def fitting(spec: str, records: Iterable[RepoDataRecord]) -> list[RepoDataRecord]:
@@ -97,9 +101,10 @@ class RequestLimits:
 
     def limits(self, name: str) -> Iterator[tuple[str, str]]:
         """What the request itself requires of a name: match spec, and its description."""
-        request = self.request
-        yield from ((text, with_key(request, text)) for text in request.requirements if name_of(text) == name)
-        yield from ((text, _constraint_words(request, text)) for text in request.constraints if name_of(text) == name)
+        for text in specs_of(name, self.request.requirements):
+            yield text, with_key(self.request, text)
+        for text in specs_of(name, self.request.constraints):
+            yield text, _constraint_words(self.request, text)
 
     def obstacle(self, record: RepoDataRecord) -> str | None:
         """Why a record cannot be chosen whatever else is, as a predicate; None if it can."""
@@ -108,7 +113,9 @@ class RequestLimits:
         for text, limit in self.limits(record.name.normalized):
             if not fits(text, record):
                 return f"is excluded by {limit}"
-        return next((f"needs {unmet}" for unmet in map(self.unmet, record.depends) if unmet), None)
+        for unmet in filter(None, map(self.unmet, record.depends)):
+            return f"needs {unmet}"
+        return None
 
     def unmet(self, requirement: str) -> str | None:
         """Why nothing meets a requirement: `python >=3.12,<3.13, which ...`; None if something may."""
@@ -117,24 +124,26 @@ class RequestLimits:
             return self._unmet_by_machine(name, requirement)
         if name not in self.records:
             return None
-        fitting = [record for record in self.records[name] if fits(requirement, record)]
-        if not fitting:
+        matching = fitting(requirement, self.records[name])
+        if not matching:
             return f"{requirement}, which no channel has"
-        timely = [record for record in fitting if is_in_time(record, self.request)]
+        timely = in_time(matching, self.request)
         if not timely:
-            return f"{requirement}, which {self.too_late(fitting)}"
-        limits = list(self.limits(name))
-        if any(all(fits(text, record) for text, _ in limits) for record in timely):
+            return f"{requirement}, which {self.too_late(matching)}"
+        limits, left = list(self.limits(name)), timely
+        for text, _ in limits:
+            left = fitting(text, left)
+        if left:
             return None
         for text, limit in limits:
-            if not any(fits(text, record) for record in timely):
+            if not fitting(text, timely):
                 is_cap = name in _CAPS and text in self.request.constraints
                 return f"{requirement}, {'above' if is_cap else 'which is excluded by'} {limit}"
         return f"{requirement}, which conflicts with {' and '.join(limit for _, limit in limits)}"
 
     def too_late(self, records: Sequence[RepoDataRecord]) -> str:
         """What excludes records of one name none of which is in time."""
-        times = [time for record in records if (time := record.indexed_timestamp or record.timestamp)]
+        times = list(filter(None, [record.indexed_timestamp or record.timestamp for record in records]))
         if not times:
             return "has no build time"
         cutoff = self.request.cutoff_of(records[0].name.normalized)
@@ -177,30 +186,40 @@ class ChosenRecords:
 
     def against(self, candidate: RepoDataRecord) -> Iterator[Reason]:
         """What excludes a record that was not chosen, the spec's own requirements first."""
-        name, request = candidate.name.normalized, self.request
-        implied = [cuda_constraint(name)] if self.is_cuda(name) else []
-        bounds = [(text, reason("spec-requires", requirement=text)) for text in request.requirements]
-        bounds += [
-            (text, reason("conda-excluded", constraint=_constraint_words(request, text)))
-            for text in dict.fromkeys([*request.constraints, *implied])
-        ]
-        # What the package's own older version requires of it does not count.
-        own_package = f"{name} {self.records[name].version}"
-        others = [pair for pair in self._requiring.get(name, ()) if dict(pair[1].values)["package"] != own_package]
-        unmet = [(text, why) for text in candidate.depends for why in self._unmet(text)]
+        yield from self._by_request(candidate)
         # The machine and the spec come first: of packages that are pinned to each other, as pytorch and libtorch are,
         # each is held back by the other, which explains neither.
-        own = {name_of(text) for text in (*request.requirements, *request.constraints)}
-        fixed = [why for text, why in unmet if text.startswith("__") or name_of(text) in own]
-        yield from (why for text, why in bounds if name_of(text) == name and not fits(text, candidate))
+        own = set(map(name_of, (*self.request.requirements, *self.request.constraints)))
+        fixed: list[Reason] = []
+        others: list[Reason] = []
+        for text in candidate.depends:
+            is_fixed = text.startswith("__") or name_of(text) in own
+            (fixed if is_fixed else others).extend(self._unmet(text))
         yield from fixed
-        yield from (why for text, why in others if not fits(text, candidate))
-        yield from (why for _, why in unmet if why not in fixed)
+        name = record_name(candidate)
+        own_package = f"{name} {self.records[name].version}"
+        for text, why in self._requiring.get(name, ()):
+            # What the package's own older version requires of it does not count.
+            if dict(why.values)["package"] != own_package and not fits(text, candidate):
+                yield why
+        yield from others
         for text in candidate.constrains:
             present = self.records.get(name_of(text))
             if present is not None and not fits(text, present):
                 package, version = present.name.normalized, present.version
                 yield reason("conda-allows", requirement=text, package=package, version=version)
+
+    def _by_request(self, candidate: RepoDataRecord) -> Iterator[Reason]:
+        """What excludes it of the requirements on its own name, and of the constraints."""
+        name, constraints = record_name(candidate), list(self.request.constraints)
+        for text in specs_of(name, self.request.requirements):
+            if not fits(text, candidate):
+                yield reason("spec-requires", requirement=text)
+        if self.is_cuda(name):
+            constraints.append(cuda_constraint(name))
+        for text in dict.fromkeys(specs_of(name, constraints)):
+            if not fits(text, candidate):
+                yield reason("conda-excluded", constraint=_constraint_words(self.request, text))
 
     def _unmet(self, text: str) -> Iterator[Reason]:
         name = name_of(text)
@@ -247,12 +266,14 @@ def preferred_candidate(
     version, build = preferred
     text = " ".join(filter(None, preferred))
     existing = [record for record in records if str(record.version) == version]
-    same = [record for record in existing if not build or str(record.build) == build]
+    same = existing
+    if build:
+        same = [record for record in existing if str(record.build) == build]
     if not same and package.version != version:
         same = existing
     if not same:
         return Rejected(text, (reason("conda-not-in-channel"),))
-    timely = [record for record in same if is_in_time(record, chosen.request)]
+    timely = in_time(same, chosen.request)
     if not timely:
         problem = RequestLimits(chosen.request, {}, {}).too_late(same)
         return Rejected(text, (reason("conda-too-late", problem=problem),))

@@ -168,7 +168,8 @@ class Channels:
                     found.update(each.package_names(PackageFormatSelection.BOTH))
             else:
                 query = self.gateway.names(_as_sources(sources), subdirs, channel_relations="disabled")
-                found.update(name.normalized for name in await self.await_query(query, [channel]))
+                for package in await self.await_query(query, [channel]):
+                    found.add(package.normalized)
         return sorted(found)
 
     async def await_query(self, query: Awaitable[_T], channels: Sequence[Channel]) -> _T:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from envspec.errors import EnvspecError, NoSolution
 from envspec.models import Platform
-from envspec.resolve.conda.candidates import RequestLimits, fits_all, fitting, machine_records, newest_first, with_key
+from envspec.resolve.conda.candidates import RequestLimits, fitting, machine_records, newest_first, with_key
 from envspec.resolve.conda.channel_client import without_credentials
 from envspec.resolve.conda.channels import Channels, in_time
 from envspec.resolve.conda.records import build_text, by_name, channel_name, cuda_builds, name_of, record_name, specs_of
@@ -215,13 +215,12 @@ def _reason(requirement: str, limits: RequestLimits) -> str | None:
 
 def _above_constraints(name: str, candidates: Sequence[RepoDataRecord], limits: RequestLimits) -> str:
     """What follows a requirement of `name` none of whose candidates meets all added constraints; empty if one does."""
-    texts: list[str] = []
     caps: list[str] = []
     for text, words in limits.limits(name):
         if text in limits.request.constraints:
-            texts.append(text)
+            candidates = fitting(text, candidates)
             caps.append(words)
-    if any(fits_all(texts, record) for record in candidates):
+    if candidates:
         return ""
     if limits.request.cuda:
         return f" is above {' and '.join(caps)}"
@@ -293,8 +292,10 @@ def _sentence(chain: Chain, root: str, limits: RequestLimits) -> str:
 def _no_cuda(name: str, limits: RequestLimits) -> str:
     """What excludes the newest CUDA build that the spec's requirements allow; empty if nothing alone does."""
     records = newest_first(cuda_builds(limits.records.get(name, ())))
-    required = specs_of(name, limits.request.requirements)
-    allowed = [record for record in records if fits_all(required, record)] or records
+    allowed = records
+    for text in specs_of(name, limits.request.requirements):
+        allowed = fitting(text, allowed)
+    allowed = allowed or records
     obstacles = list(map(limits.obstacle, allowed))
     if not all(obstacles):
         return ""

@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import starmap
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
@@ -102,17 +102,19 @@ class UnmappedName(NoSolution):
                 hints.append(f"require {package.name} in [pip] instead, where its versions are PyPI's")
             else:
                 unnamed.append(package)
-        if unnamed:
-            lines = ", ".join(_names_line(package, names) for package in unnamed)
-            hints.append(f"set it in [conda.names]: {lines}; or `[]` for one that contains no Python package")
+        lines: list[str] = []
         reasons: list[str] = []
         for each in unnamed:
+            lines.append(_names_line(each, names))
             reason = "needs Python; its PyPI package is unknown"
             if candidates := names.candidates(each):
                 reason += f" (archives of that name contained {', '.join(candidates)})"
             reasons.append(f"{each.name} {each.version} comes from {each.channel} and {reason}")
         for each in odd:
             reasons.append(f"{each.name} {each.version} comes from {each.channel}, no version of a Python package")
+        if unnamed:
+            listed = ", ".join(lines)
+            hints.append(f"set it in [conda.names]: {listed}; or `[]` for one that contains no Python package")
         super().__init__(f"{'; '.join(reasons)}; the archives cannot be read", hint="; ".join(hints))
 
 
@@ -191,7 +193,7 @@ async def _provided(package: CondaPackage, names: PypiNames, reader: Reader | No
         if paths is None:
             return None
         try:
-            stored = {"provides": [[each.name, each.version] for each in provided_in(paths)]}
+            stored = {"provides": list(map(astuple, provided_in(paths)))}
         except ValueError:
             return None
         names.store.put_answer(key, stored)

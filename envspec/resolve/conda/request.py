@@ -43,20 +43,21 @@ def channels_of(spec: Spec, environ: Mapping[str, str], repodata: Mapping[str, P
     Raises:
         UsageError: a variable is not set, or the spec does not have a channel of `repodata`.
     """
-    texts = spec.conda.channels if spec.conda else ()
     folders = {channel_url(name): folder for name, folder in repodata.items()}
-    only = {channel_url(name): subdirs for name, subdirs in spec.conda.only.items()} if spec.conda else {}
-    found = tuple(
-        _channel(text, environ, folders.pop(channel_url(text), None), only.get(channel_url(text), ())) for text in texts
-    )
-    if folders:
-        name = next(name for name in repodata if channel_url(name) in folders)
-        names = ", ".join(channel.name for channel in found)
-        raise UsageError(
-            f"--channel-repodata: the spec has no channel {channel_without_credentials(name)}",
-            hint=f"use one of its channels: {names}" if names else "add [conda] to the spec",
-        )
-    return found
+    found: list[Channel] = []
+    if spec.conda:
+        only = {channel_url(name): subdirs for name, subdirs in spec.conda.only.items()}
+        for text in spec.conda.channels:
+            url = channel_url(text)
+            found.append(_channel(text, environ, folders.pop(url, None), only.get(url, ())))
+    for name in repodata:
+        if channel_url(name) in folders:
+            hint = "add [conda] to the spec"
+            if found:
+                hint = f"use one of its channels: {', '.join(channel.name for channel in found)}"
+            shown = channel_without_credentials(name)
+            raise UsageError(f"--channel-repodata: the spec has no channel {shown}", hint=hint)
+    return tuple(found)
 
 
 def _channel(text: str, environ: Mapping[str, str], repodata: Path | None, only: tuple[str, ...]) -> Channel:
@@ -82,11 +83,13 @@ def conda_request(
     """The request for one platform of a spec with [conda]. locked: packages to keep if the spec allows them."""
     conda = spec.conda
     required = conda.dependencies_on(platform) if conda else ()
-    exact = spec.env.exact_python
+    python = f"python {spec.env.python_series}.*"
+    if exact := spec.env.exact_python:
+        python = f"python =={exact}"
     return CondaRequest(
         platform=platform,
         channels=channels,
-        requirements=(f"python =={exact}" if exact else f"python {spec.env.python_series}.*", *required),
+        requirements=(python, *required),
         virtual_packages=tuple(package for package, _ in _virtual_packages(spec, facts, platform)),
         as_of=cutoffs.others or cutoffs.as_of,
         constraints=_caps(spec, platform),
@@ -102,7 +105,8 @@ def conda_request(
 def decisions_of(spec: Spec, facts: Facts, platform: Platform) -> tuple[Decision, ...]:
     """The decisions before solving: the machine that the packages are for, and the cap on CUDA."""
     chosen = _virtual_packages(spec, facts, platform)
-    value, sources = ", ".join(str(package) for package, _ in chosen), dict.fromkeys(source for _, source in chosen)
+    packages, every_source = zip(*chosen, strict=True)
+    value, sources = ", ".join(map(str, packages)), dict.fromkeys(every_source)
     why = (reason("conda-machine"),)
     found = [Decision("conda.virtual_packages", value, why, "; ".join(sources), platform)]
     if (cuda := _capped(spec, platform)) is not None:
@@ -165,14 +169,17 @@ def _virtual_packages(spec: Spec, facts: Facts, platform: Platform) -> list[tupl
         has("__osx", f"{macos[0]}.{macos[1]}", bound)
     has(ARCHSPEC, "1", own, _MICROARCHITECTURE[platform])
     if (cuda := _cuda(spec, facts, platform)) is not None:
-        newest = next((row.source for row in facts.drivers if minor(row.cuda) == cuda), "")
-        of_driver = "that the spec's driver supports" if target and target.driver else "with a driver in the facts"
-        source = f"the newest CUDA {of_driver}: {newest}"
-        has(CUDA, str(cuda), "the spec: cuda.version" if _capped(spec, platform) else source)
+        source = "the spec: cuda.version"
+        if _capped(spec, platform) is None:
+            newest = next((row.source for row in facts.drivers if minor(row.cuda) == cuda), "")
+            of_driver = "that the spec's driver supports" if target and target.driver else "with a driver in the facts"
+            source = f"the newest CUDA {of_driver}: {newest}"
+        has(CUDA, str(cuda), source)
         if target and target.gpus:
             smallest = min((find_gpu(facts, name) for name in target.gpus), key=capability_of)
             has(CUDA_ARCH, str(capability_of(smallest)), f"the spec: cuda.gpus; {smallest.name}: {smallest.source}")
-    for name, value in (spec.conda.virtual_packages_on(platform) if spec.conda else {}).items():
-        version, build = version_and_build(name, value)
-        has(name, version, "the spec: conda.virtual_packages", build)
+    if spec.conda:
+        for name, value in spec.conda.virtual_packages_on(platform).items():
+            version, build = version_and_build(name, value)
+            has(name, version, "the spec: conda.virtual_packages", build)
     return [found[name] for name in sorted(found)]

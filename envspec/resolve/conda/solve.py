@@ -104,7 +104,7 @@ async def solve_all(
         errors = list(filter(None, [task.exception() for task in in_order]))
         if errors:
             raise min(errors, key=lambda error: isinstance(error, SharedChannelError))
-        solved = [task.result() for task in in_order]
+        solved = await asyncio.gather(*in_order)
         for request, chosen, _ in solved:
             await _refuse_cuda_elsewhere(request, chosen, channels)
     solutions: list[CondaSolution] = []

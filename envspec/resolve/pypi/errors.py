@@ -99,9 +99,10 @@ def _ways_out(provider: ProvidedPackage) -> str:
 
 def _check_requirement(requirement: Requirement, pip: Pip, provider: CondaProvided) -> None:
     name, package = requirement.name, provider.package
-    by_spec = [asker.requirement for asker in provider.askers if asker.name == SPEC]
-    if by_spec:
-        line = by_spec[0]
+    for asker in provider.askers:
+        if asker.name != SPEC:
+            continue
+        line = asker.requirement
         if package != name:
             line += f", which contains {name}"
         raise PypiCondaConflict(

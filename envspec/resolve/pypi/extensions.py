@@ -180,12 +180,14 @@ def _wanted_torch(extensions: Extensions) -> str:
         torch = f"torch {extensions.given}"
     if not extensions.builds:
         return f"{torch}: set [cuda] version: it decides what torch is built for"
-    allowed = [each for each in extensions.builds if extensions.torch.contains(each.version, prereleases=True)]
     cudas: dict[str, None] = {}
-    for each in allowed:
-        cudas[f"CUDA {each.cuda}" if each.cuda else "the CPU"] = None
+    abis: set[bool] = set()
+    for each in extensions.builds:
+        if extensions.torch.contains(each.version, prereleases=True):
+            cudas[f"CUDA {each.cuda}" if each.cuda else "the CPU"] = None
+            abis.add(each.new_abi)
     text = " for ".join(filter(None, (torch, ", ".join(cudas))))
-    if allowed and not any(each.new_abi for each in allowed):
+    if abis == {False}:
         text += ", with the C++ ABI before 2011"
     return text
 

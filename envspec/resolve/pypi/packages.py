@@ -34,7 +34,7 @@ from envspec.resolve.pypi.extensions import labels_of
 from envspec.resolve.pypi.found import is_release
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.routing import Rules
-from envspec.resolve.pypi.index.selection import upload_time, version_of
+from envspec.resolve.pypi.index.selection import of_version, upload_time, version_of
 from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import (
     allows,
@@ -64,8 +64,13 @@ _NO_SET: Final = (reason("fits-no-set"),)
 
 @dataclass(slots=True)
 class _Node:
-    """One pinned package while the graph is built. offered: the extras that it has. replaced: what its metadata
-    has instead of some of `requires`. removed: what it has besides. hash: see `WheelFile`."""
+    """One pinned package while the graph is built.
+
+    offered: the extras that it has.
+    replaced: what its metadata has instead of some of `requires`.
+    removed: what it has besides.
+    hash: see `WheelFile`.
+    """
 
     name: str
     version: Version
@@ -120,7 +125,8 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
         ResolverError: the resolver pinned what the index does not list.
         NetworkError: metadata or a size cannot be fetched.
     """
-    nodes = dict(zip(pins, await asyncio.gather(*(_node(name, pins[name], view) for name in pins)), strict=True))
+    read = await asyncio.gather(*(_node(name, version, view) for name, version in pins.items()))
+    nodes = dict(zip(pins, read, strict=True))
     graph = _Graph(request, environment, view, nodes)
     _add_requirements(graph)
     installed = [node for name, node in sorted(nodes.items()) if name not in view.rules.provided]
@@ -130,25 +136,22 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
     chosen = await asyncio.gather(*(_choose(node, graph) for node in installed))
     existing = _existing(graph)
     held_back = _held_back(chosen, request, view.rules)
+    warnings = [*_by_python(held_back, request.target.python.series), *_warnings(installed, graph)]
+    moved: list[str] = []
+    rows: list[HeldBack] = []
+    for each in chosen:
+        if each.moved:
+            moved.append(each.moved)
+        if each.backtracked and each.package in held_back:
+            rows.append(HeldBack(each.package.name, held_back[each.package], await _recent(each.node, view)))
     return Resolution(
         request.target,
         tuple(each.package for each in chosen),
-        (
-            *_by_python(held_back, request.target.python.series),
-            *_warnings(installed, graph),
-            *lacking,
-            *_unmet_there(existing, view.rules),
-        ),
+        (*warnings, *lacking, *_unmet_there(existing, view.rules)),
         installed=existing,
         shared=await _shared({node.name: node.file for node in installed}, view),
-        moved=tuple(each.moved for each in chosen if each.moved),
-        held_back=tuple(
-            [
-                HeldBack(each.package.name, held_back[each.package], await _recent(each.node, view))
-                for each in chosen
-                if each.backtracked and each.package in held_back
-            ]
-        ),
+        moved=tuple(moved),
+        held_back=tuple(rows),
     )
 
 
@@ -164,14 +167,12 @@ def _check_family(installed: Iterable[_Node], rules: Rules) -> None:
 
 async def _unknown_extras(installed: Iterable[_Node], view: View) -> list[Reason]:
     # What an sdist says of its extras may be made when it is built.
-    read = [node for node in installed if node.file.filename.endswith(".whl") or node.offered]
+    read = [node for node in installed if node.file.is_wheel or node.offered]
     former = await asyncio.gather(*(_former_extras(node, view) for node in read))
-    return unknown_extras(
-        {
-            node.name: (str(node.version), node.offered, extras, node.askers)
-            for node, extras in zip(read, former, strict=True)
-        }
-    )
+    packages: dict[str, tuple[str, frozenset[str], frozenset[str], set[Dependent]]] = {}
+    for node, extras in zip(read, former, strict=True):
+        packages[node.name] = str(node.version), node.offered, extras, node.askers
+    return unknown_extras(packages)
 
 
 async def _choose(node: _Node, graph: _Graph) -> _Chosen:
@@ -192,13 +193,13 @@ async def _choose(node: _Node, graph: _Graph) -> _Chosen:
         uploaded=upload_time(node.file.uploaded) if node.file.uploaded else None,
         rejected=rejected,
         extras=tuple(sorted(node.extras)),
-        built=source.built if source else None,
-        unbuilt=source.unbuilt if source else None,
         record_sha256=digest,
         wrong_record=view.wrong_record(node.file),
         removed=tuple(sorted(map(without_marker, removed))),
         preferred=preferred,
     )
+    if source:
+        package = replace(package, built=source.built, unbuilt=source.unbuilt)
     return _Chosen(node, package, backtracked, moved)
 
 
@@ -251,10 +252,11 @@ async def _shared(files: Mapping[str, ListedFile], view: View) -> tuple[SharedFi
 
 async def _former_extras(node: _Node, view: View) -> frozenset[str]:
     """The extras of the oldest release that the spec allows, if the package lacks one that the spec names."""
-    required = [
-        requirement for asker in node.askers if asker.name == SPEC and (requirement := parsed(asker.requirement))
-    ]
-    lacking = [each for each in required if missing_extras(each, node.offered)]
+    lacking: list[Requirement] = []
+    for asker in node.askers:
+        requirement = parsed(asker.requirement)
+        if asker.name == SPEC and requirement and missing_extras(requirement, node.offered):
+            lacking.append(requirement)
     if not lacking or node.name in view.rules.direct:
         return frozenset()
     older: dict[Version, ListedFile] = {}
@@ -270,7 +272,7 @@ async def _former_extras(node: _Node, view: View) -> frozenset[str]:
 def _compiled_beside(node: _Node, graph: _Graph) -> Reason | None:
     """A warning for a wheel that is compiled against PyPI's torch, beside conda's torch."""
     torch = graph.view.rules.provided.get("torch")
-    if torch is None or node.file.filename.split("-")[-2] == "none" or not node.file.filename.endswith(".whl"):
+    if torch is None or node.file.filename.split("-")[-2] == "none" or not node.file.is_wheel:
         return None
     if isinstance(torch, FoundPackage) and is_release(torch.version):
         return None
@@ -297,24 +299,38 @@ def _yanked(node: _Node) -> Reason:
 
 async def _node(name: str, version: str, view: View) -> _Node:
     exact = Version(version)
-    files = [file for file in (await view.selection(name)).files.values() if version_of(file.filename) == exact]
+    files = of_version((await view.selection(name)).files.values(), exact)
     if not files:
         raise ResolverError(f"{name} {version} was chosen, but the index lists no file of it for this target")
 
     def preference(file: ListedFile) -> tuple[int, int, str]:
         # Best tags first, then the highest build number, as pip and uv choose (wheel specification, "build tag").
-        rank, parts = view.rank(file.filename), file.filename.split("-")
+        parts = file.filename.split("-")
         build = re.sub(r"\D", "", parts[2]) if len(parts) == 6 else ""
-        return len(view.rules.tags) if rank is None else rank, -int(build or 0), file.filename
+        return _rank(file, view), -int(build or 0), file.filename
 
     wheels = [file for file in files if view.rank(file.filename) is not None]
     file = min(wheels, key=preference) if wheels else files[0]
     published = await view.published_metadata(name, file.filename)
-    left = {text: override(text, view.rules.overrides) for text in declared(published)}
-    pairs = ((parsed(new), parsed(old)) for old, new in left.items() if new)
-    replaced = {str(new): without_marker(old) for new, old in pairs if new and old and new.specifier != old.specifier}
-    removed = tuple(old for old, new in left.items() if new is None)
-    return _Node(name, exact, file, tuple(filter(None, left.values())), offered_extras(published), replaced, removed)
+    requires: list[str] = []
+    removed: list[str] = []
+    replaced: dict[str, str] = {}
+    for text in dict.fromkeys(declared(published)):
+        new = override(text, view.rules.overrides)
+        if new is None:
+            removed.append(text)
+            continue
+        requires.append(new)
+        before, after = parsed(text), parsed(new)
+        if before and after and before.specifier != after.specifier:
+            replaced[str(after)] = without_marker(before)
+    return _Node(name, exact, file, tuple(requires), offered_extras(published), replaced, tuple(removed))
+
+
+def _rank(file: ListedFile, view: View) -> int:
+    """The target's preference for a file; above all of its tags for one that it cannot load."""
+    rank = view.rank(file.filename)
+    return len(view.rules.tags) if rank is None else rank
 
 
 async def _measure(node: _Node, view: View) -> None:
@@ -323,8 +339,9 @@ async def _measure(node: _Node, view: View) -> None:
 
 def _add_requirements(graph: _Graph) -> None:
     """Record what requires what: each package is visited again if more of its extras are required."""
-    required = filter(None, map(parsed, graph.request.requirements))
-    waiting = [(SPEC, requirement, "") for requirement in required]
+    waiting: list[tuple[str, Requirement, str]] = []
+    for line in filter(None, map(parsed, graph.request.requirements)):
+        waiting.append((SPEC, line, ""))
     visited: set[tuple[str, frozenset[str]]] = set()
     while waiting:
         asker, requirement, replaces = waiting.pop()
@@ -334,12 +351,12 @@ def _add_requirements(graph: _Graph) -> None:
         ):
             continue
         node.askers.add(Dependent(asker, without_marker(requirement), replaces))
-        node.extras |= {normalised(extra) for extra in requirement.extras}
+        node.extras.update(map(normalised, requirement.extras))
         state = (node.name, frozenset(node.extras))
         if state not in visited:
             visited.add(state)
-            more = graph.required_by(node)
-            waiting += [(node.name, each, node.replaced.get(str(each), "")) for each in more]
+            for each in graph.required_by(node):
+                waiting.append((node.name, each, node.replaced.get(str(each), "")))
 
 
 def _locked_file(node: _Node, view: View, size_bytes: int | None) -> WheelFile:
@@ -384,11 +401,7 @@ async def _newest(node: _Node, graph: _Graph) -> tuple[Rejected | None, bool]:
     return Rejected(str(version), why), backtracked
 
 
-async def _reason(
-    node: _Node,
-    candidate: tuple[Version, ListedFile],
-    graph: _Graph,
-) -> tuple[Why, bool]:
+async def _reason(node: _Node, candidate: tuple[Version, ListedFile], graph: _Graph) -> tuple[Why, bool]:
     """Why another release of a package was not taken, and whether the resolver backtracked: nothing excludes it, but
     its own requirements do not fit the others.
     """
@@ -448,23 +461,19 @@ async def _not_chosen(
     if version is None or version == node.version or node.name in view.rules.direct:
         return None
     text = str(version)
-    files = {
-        file.filename: file
-        for file in (await view.selection(node.name)).files.values()
-        if version_of(file.filename) == version
-    }
+    files = of_version((await view.selection(node.name)).files.values(), version)
     if files:
-        file = files[min(files)]
+        file = min(files, key=lambda file: file.filename)
         why, _ = await _reason(node, (version, file), graph)
         if why == _NO_SET and file.yanked is not None:
             why = (reason("yanked-because", reason=file.yanked) if file.yanked else reason("yanked"),)
         return Rejected(text, why)
     index = view.rules.index_of(node.name)
-    listed = [file for file in await view.listed(node.name) if version_of(file.filename) == version]
+    listed = of_version(await view.listed(node.name), version)
     if not listed:
         return Rejected(text, (reason("not-on-index", index=index.name),))
     cutoff = view.rules.cutoff_of(node.name)
-    dated = [time for file in listed if file.uploaded and (time := upload_time(file.uploaded))]
+    dated = [upload_time(file.uploaded) for file in listed if file.uploaded]
     if dated and min(dated) > cutoff:
         return Rejected(text, (reason("uploaded-later", day=f"{min(dated):%Y-%m-%d}"),))
     return Rejected(text, (no_wheel_reason(request.target),))
@@ -511,9 +520,10 @@ def _excluding(node: _Node, version: Version, request: PypiRequest) -> Why:
 def _source_of(bound: str, request: PypiRequest) -> str:
     """Where a constraint comes from, as a code: pins of the torch family may be preferences."""
     for kinds, code in (((BoundKind.PREFERRED,), "spec-prefers"), (OLD_PINS, "lock-keeps")):
-        releases = (each.release for each in request.of_kind(*kinds))
-        if bound in {f"{name}=={version.public}" for name, version in releases}:
-            return code
+        for each in request.of_kind(*kinds):
+            name, version = each.release
+            if bound == f"{name}=={version.public}":
+                return code
     return "constrained"
 
 
@@ -530,8 +540,12 @@ async def _bound_of_spec(node: _Node, requirement: Requirement, view: View) -> s
     """The spec's requirement on a package if it excludes every newer release that would meet `requirement`."""
     newer = await _newer(node, view)
     meeting = [version for version in newer if requirement.specifier.contains(version, prereleases=True)]
-    bounds = (a.requirement for a in sorted(node.askers) if a.name == SPEC and not any(_allows(a, v) for v in meeting))
-    return next(bounds, None) if meeting else None
+    if not meeting:
+        return None
+    for asker in sorted(node.askers):
+        if asker.name == SPEC and not any(_allows(asker, version) for version in meeting):
+            return asker.requirement
+    return None
 
 
 async def _newer(node: _Node, view: View) -> dict[Version, ListedFile]:
@@ -539,8 +553,7 @@ async def _newer(node: _Node, view: View) -> dict[Version, ListedFile]:
     found: dict[Version, ListedFile] = {}
 
     def preference(file: ListedFile) -> tuple[int, str]:
-        rank = view.rank(file.filename)
-        return (len(view.rules.tags) if rank is None else rank, file.filename)
+        return _rank(file, view), file.filename
 
     for file in (await view.selection(node.name)).files.values():
         version = version_of(file.filename)

@@ -57,9 +57,10 @@ from envspec.spec.targets import has_cuda, marker_environment, wheel_tags
 class GivenPackages:
     """Packages that come from no index.
 
-    wheels: those that the spec names, by their URL without credentials. sources: what the spec names to be built, by
-    the requirement's text without credentials. provided: what conda installs on the platform, by PyPI's names. found:
-    what the environment is installed on top of.
+    wheels: those that the spec names, by their URL without credentials.
+    sources: what the spec names to be built, by the requirement's text without credentials.
+    provided: what conda installs on the platform, by PyPI's names.
+    found: what the environment is installed on top of.
     """
 
     wheels: Mapping[str, ListedFile] = field(default_factory=dict)
@@ -225,15 +226,23 @@ def _from_no_index(
     Raises:
         RefusedValues: the target cannot load a wheel.
     """
-    by_url = [line for line in required if line.kind is RequirementKind.WHEEL_URL]
-    direct = {line.name: given.wheels[str(line.without_credentials().url)] for line in by_url}
+    direct: dict[str, ListedFile] = {}
+    sources: dict[str, BuiltSource] = {}
+    for line in required:
+        if line.kind is RequirementKind.WHEEL_URL:
+            direct[line.name] = given.wheels[str(line.without_credentials().url)]
+        if str(line) in given.sources:
+            sources[line.name] = given.sources[str(line)]
     _check_loadable(spec, direct, ranks, target)
-    sources = {line.name: given.sources[str(line)] for line in required if str(line) in given.sources}
     return direct | {name: _served(source, name) for name, source in sources.items()}, sources
 
 
 def _unlabelled(lines: Sequence[Requirement], labelled: Sequence[Requirement]) -> list[Requirement]:
-    return [without_label(line)[0] if line in labelled else line for line in lines]
+    found = list(lines)
+    for at, line in enumerate(lines):
+        if line in labelled:
+            found[at], _ = without_label(line)
+    return found
 
 
 def _routes(spec: Spec, build: BuildChoice, pytorch_url: str) -> tuple[Route, ...]:
@@ -286,7 +295,9 @@ def _torch_build(
         FamilyMismatch: they name several.
     """
     cuda, as_of = spec.cuda_on(target.platform), cutoffs.names.get("torch", cutoffs.as_of)
-    wish = CudaChoice.CPU if cuda is None else cuda.version or CudaChoice.ANY
+    wish: CudaVersion | CudaChoice = CudaChoice.CPU
+    if cuda is not None:
+        wish = cuda.version or CudaChoice.ANY
     labels = {label: bare for bare, label in map(without_label, lines.labelled)}
     if len(labels) > 1:
         texts = " and ".join(line.text for line in lines.labelled)
@@ -294,10 +305,11 @@ def _torch_build(
     for label, bare in labels.items():
         wish = cuda_of_label(lines.labelled[0].text, label, wish)
         rows = [row for row in facts.members if row.package == bare.name and bare.specifier.contains(row.version)]
-        requested &= SpecifierSet(rows[0].torch if len(rows) == 1 else "")
+        if len(rows) == 1:
+            requested &= SpecifierSet(rows[0].torch)
     machines = ANY_MACHINE
     if cuda is not None:
-        gpus = tuple(find_gpu(facts, name) for name in cuda.gpus)
+        gpus = tuple(map(partial(find_gpu, facts), cuda.gpus))
         machines = Machines(cuda.driver, gpus, target.python.series)
     try:
         build = choose_build(facts, requested, wish, target.platform, as_of, machines)
@@ -313,10 +325,13 @@ def _torch_build(
 
 def _of_build(preferred: Requirement, build: BuildChoice) -> str:
     """A preferred version, as the index from which the torch family comes writes it."""
-    [version] = (Version(each.version) for each in preferred.specifier)
+    [exact] = preferred.specifier
+    version = Version(exact.version)
     if preferred.name not in INDEX_FAMILY or version.local is None:
         return str(version)
-    return f"{version.public}+{build.variant}" if build.url is not None else version.public
+    if build.url is None:
+        return version.public
+    return f"{version.public}+{build.variant}"
 
 
 def _build_of_found(
@@ -335,11 +350,12 @@ def _build_of_found(
     if mismatch := family_mismatch(facts, {**family, "torch": exact}):
         mismatch.message = f"{torch}; {mismatch.message}"
         raise mismatch
-    with suppress(NoSuchBuild):
-        cuda = CudaVersion.parse(found.torch_build) if found.torch_build.startswith("cu") else CudaChoice.CPU
-        return replace(
-            unknown, url=choose_build(facts, exact, cuda, target.platform).url if found.torch_build else None
-        )
+    cuda: CudaVersion | CudaChoice = CudaChoice.CPU
+    if found.torch_build.startswith("cu"):
+        cuda = CudaVersion.parse(found.torch_build)
+    if found.torch_build:
+        with suppress(NoSuchBuild):
+            return replace(unknown, url=choose_build(facts, exact, cuda, target.platform).url)
     return unknown
 
 
@@ -347,7 +363,9 @@ def _given_torch(direct: Mapping[str, ListedFile], provided: Mapping[str, Provid
     """The version of a torch that is from no index."""
     if (torch := provided.get("torch")) is not None:
         return Version(torch.version)
-    return version_of(direct["torch"].filename) if "torch" in direct else None
+    if "torch" not in direct:
+        return None
+    return version_of(direct["torch"].filename)
 
 
 def _extensions(
@@ -358,10 +376,12 @@ def _extensions(
     given: a torch from no index; unless its version names its build, it is for the CUDA that the spec names.
     """
     cuda, platform = spec.cuda_on(target.platform), target.platform
-    gpus = tuple(find_gpu(facts, name) for name in cuda.gpus) if cuda else ()
+    gpus = tuple(map(partial(find_gpu, facts), cuda.gpus)) if cuda else ()
     variant = build.variant
-    if variant is None:
-        variant = "cpu" if cuda is None else cuda.version.variant if cuda.version else None
+    if variant is None and cuda is None:
+        variant = "cpu"
+    elif variant is None and cuda and cuda.version:
+        variant = cuda.version.variant
     torch = SpecifierSet(",".join(filter(None, (str(split_label(requested)[0]), build.constraint))))
     return Extensions(facts, platform, variant, given, torch, gpus)
 
@@ -405,12 +425,13 @@ def _check_loadable(spec: Spec, direct: Mapping[str, ListedFile], ranks: TagRank
     where = f"by Python {target.python.series} on {target.platform.value}{level}"
     hint = "name a wheel for that Python and platform, or one for each platform, with markers"
     environment = marker_environment(target)
-    found: list[tuple[KeyPath, str, str]] = [
-        (("pip", "dependencies", at), f"{r.name}: {direct[r.name].filename} cannot be loaded {where}", hint)
-        for at, r in enumerate(spec.pip.dependencies)
-        if r.kind is RequirementKind.WHEEL_URL and r.applies_to(environment)
-        if ranks.rank(direct[r.name].filename) is None
-    ]
+    found: list[tuple[KeyPath, str, str]] = []
+    for at, r in enumerate(spec.pip.dependencies):
+        if r.kind is not RequirementKind.WHEEL_URL or not r.applies_to(environment):
+            continue
+        if ranks.rank(direct[r.name].filename) is None:
+            text = f"{r.name}: {direct[r.name].filename} cannot be loaded {where}"
+            found.append((("pip", "dependencies", at), text, hint))
     if found:
         raise RefusedValues(*found)
 
@@ -419,8 +440,10 @@ def _pytorch_index(build: BuildChoice, template: str) -> PackageIndex | None:
     """PyTorch's own index. It gives no upload times: the facts list the releases that `as_of` allows."""
     if build.url is None or build.variant is None:
         return None
-    url, original = (text.format(variant=build.variant).rstrip("/") + "/" for text in (template, PYTORCH_INDEX))
-    return PackageIndex(f"{PYTORCH}{build.variant}", url, dated=False, stands_for=original if url != original else None)
+    url = template.format(variant=build.variant).rstrip("/") + "/"
+    original = PYTORCH_INDEX.format(variant=build.variant) + "/"
+    stands_for = original if url != original else None
+    return PackageIndex(f"{PYTORCH}{build.variant}", url, dated=False, stands_for=stands_for)
 
 
 def _overrides(spec: Spec, target: Target) -> dict[str, SpecifierSet | None]:
@@ -438,9 +461,10 @@ def _overrides(spec: Spec, target: Target) -> dict[str, SpecifierSet | None]:
 
 def overrides_of(spec: Spec) -> tuple[Override, ...]:
     """The spec's overrides, as a lock records them."""
-    return tuple(
-        Override(each.requirement.name, str(each.requirement), each.reason, each.remove) for each in spec.pip.overrides
-    )
+    found: list[Override] = []
+    for each in spec.pip.overrides:
+        found.append(Override(each.requirement.name, str(each.requirement), each.reason, each.remove))
+    return tuple(found)
 
 
 def recorded_overrides(overrides: Iterable[Override], target: Target) -> dict[str, SpecifierSet | None]:

@@ -183,9 +183,8 @@ async def _resolve_fresh(
             return dict(zip(requests, await asyncio.gather(*tasks), strict=True))
         except RefusedLines as error:
             # Those of every target at once.
-            found = await asyncio.gather(
-                *(refused_lines(each.request, views[each.view_key]) for each in requests.values())
-            )
+            refusals = [refused_lines(each.request, views[each.view_key]) for each in requests.values()]
+            found = await asyncio.gather(*refusals)
             raise RefusedLines([*error.found, *chain.from_iterable(found)]) from None
         finally:
             for task in (*tasks, *guesses):

@@ -100,10 +100,13 @@ def _statements(content: bytes) -> Iterator[str]:
 
 async def shared_files(found: Iterable[Overlap], read: ReadSmall) -> tuple[SharedFiles, ...]:
     """Whose the files are that packages have with different content, as far as names and content decide it."""
-    # No wheel with another path can be installed.
-    usable = [each for each in found if INNER_PATH.fits(each.path)]
+    usable: list[Overlap] = []
     inits: dict[str, Overlap] = {}
-    for each in usable:
+    for each in found:
+        if not INNER_PATH.fits(each.path):
+            # No wheel with such a path can be installed.
+            continue
+        usable.append(each)
         if _is_init(each.path) and not is_incidental(each.path) and len(inits) < _MOST_READ:
             inits[each.path] = each
     owners = await asyncio.gather(*(_owner_by_content(each, read) for each in inits.values()))
@@ -188,5 +191,7 @@ def _grouped(rows: Iterable[tuple[str, tuple[str, ...], str, str]]) -> tuple[Sha
     for path, packages, owner, why in rows:
         others = tuple(sorted(name for name in packages if name != owner))
         paths.setdefault((owner, others, why), []).append(path)
-    groups = [SharedFiles(others, why, tuple(sorted(each)), owner) for (owner, others, why), each in paths.items()]
+    groups: list[SharedFiles] = []
+    for (owner, others, why), of_group in paths.items():
+        groups.append(SharedFiles(others, why, tuple(sorted(of_group)), owner))
     return tuple(sorted(groups))

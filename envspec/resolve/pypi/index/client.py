@@ -9,7 +9,7 @@ import tempfile
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from datetime import datetime
 from email.parser import BytesParser
 from types import MappingProxyType
@@ -439,7 +439,7 @@ def _put_record(store: Store, sha256: str, record: WheelRecord | None) -> None:
     if record is None:
         store.put_record(sha256, None)
     else:
-        store.put_record(sha256, record.content, [(each.path, each.sha256) for each in record.wrong])
+        store.put_record(sha256, record.content, list(map(astuple, record.wrong)))
 
 
 def _check_release(metadata: bytes, filename: str) -> None:

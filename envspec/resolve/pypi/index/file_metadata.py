@@ -558,7 +558,10 @@ def _files(content: bytes, filename: str) -> tuple[bytes, Mapping[str, bytes]]:
             files[path] = body
     except _UNREADABLE as error:
         raise BadSdist(f"its sdist cannot be read: {' '.join(str(error).split())}") from error
-    tops = [path for path in files if path.count("/") == 1 and path.endswith(_INFO)]
+    tops: list[str] = []
+    for path in files:
+        if path.endswith(_INFO) and path.count("/") == 1:
+            tops.append(path)
     if len(tops) > 1:
         raise BadSdist(f"its sdist contains {len(tops)} PKG-INFO files at its top: {', '.join(map(repr, tops))}")
     if not tops:

@@ -116,7 +116,8 @@ def routes_of(indexes: Iterable[NamedIndex]) -> tuple[Route, ...]:
     routes: list[Route] = []
     for index in indexes:
         own = _package_index(index)
-        routes += [Route(pattern, own) for pattern in index.packages]
+        for pattern in index.packages:
+            routes.append(Route(pattern, own))
     return tuple(sorted(routes, key=lambda route: "*" in route.pattern))
 
 

@@ -167,8 +167,9 @@ class SelectionPolicy:
         version = version_of(filename)
         return version is None or self.fits(version)
 
-    def release(self, text: str) -> str:
-        """A version without the label by which an extension's wheels differ."""
+    def release(self, filename: str) -> str:
+        """The version in a file's name, without the label by which an extension's wheels differ."""
+        text = version_text(filename)
         if self.fits is None:
             return text
         return text.partition("+")[0]
@@ -262,15 +263,15 @@ def _unloadable(
 
     others: the remaining names, some without tags.
     """
-    texts = {policy.release(version_text(name)) for name in others}
-    candidates = _newest(texts, _versions({policy.release(version_text(name)) for name in files}))
+    selected = _versions(set(map(policy.release, files)))
+    candidates = _newest(set(map(policy.release, others)), selected)
     if not candidates:
         return None, set()
     numbers: dict[Version, list[int]] = defaultdict(list)
     for number, name in enumerate(listing.names):
         if len(name) > LONGEST:
             continue
-        found = pep440(policy.release(version_text(name)))
+        found = pep440(policy.release(name))
         if found in candidates and _is_of(name, project):
             numbers[found].append(number)
     pending: set[Version] = set()

@@ -435,9 +435,8 @@ class View:
     def overlaps(self, files: Mapping[str, ListedFile]) -> list[Overlap]:
         """Files that these packages install differently, as far as `record_digest` has read them."""
         store = self._client.store
-        hashes = {name: file.sha256 or "" for name, file in files.items()}
-        known = {name: store.wheel_files(sha256) for name, sha256 in hashes.items()}
-        return overlaps(known, lambda name: store.wheel_paths(hashes[name]))
+        known = {name: store.wheel_files(file.sha256 or "") for name, file in files.items()}
+        return overlaps(known, lambda name: store.wheel_paths(files[name].sha256 or ""))
 
     def rank(self, filename: str) -> int | None:
         return self._ranks.rank(filename)
