@@ -27,9 +27,11 @@ def cpu_builds(pins: CudaPins, request: CudaRequest, cuda: CudaVersion | None, f
         yield CpuBuild(pins.platform, torch.name, torch.version, instead, source="torch's variant")
     for pin, rows in pins.without_cuda:
         fitting = [row for row in rows if row.instead and _fits(row, request, cuda, facts)]
-        row = fitting[0] if fitting else rows[0]
-        instead, index = (row.instead, row.index) if fitting else ("", "")
-        yield CpuBuild(pins.platform, pin.name, pin.version, instead, index, row.source)
+        if fitting:
+            row = fitting[0]
+            yield CpuBuild(pins.platform, pin.name, pin.version, row.instead, row.index, row.source)
+        else:
+            yield CpuBuild(pins.platform, pin.name, pin.version, source=rows[0].source)
 
 
 def _fits(row: CpuBuildRow, request: CudaRequest, cuda: CudaVersion | None, facts: Facts) -> bool:
@@ -42,7 +44,7 @@ def _fits(row: CpuBuildRow, request: CudaRequest, cuda: CudaVersion | None, fact
     if request.driver and not facts.runs_cuda(request.driver, needed):
         return False
     oldest = ComputeCapability.parse(row.compute_capability or "0.0")
-    return all(capability >= oldest for capability in capabilities_of(facts, request.gpus).values())
+    return min(capabilities_of(facts, request.gpus).values(), default=oldest) >= oldest
 
 
 def cpu_build_warning(build: CpuBuild) -> str:

@@ -13,7 +13,7 @@ from typing import Final
 from envspec.errors import NoSolution
 from envspec.facts import Facts
 from envspec.facts.cuda import require_for
-from envspec.facts.tables import CpuBuildRow, CudaBuildRow, numeric
+from envspec.facts.tables import CpuBuildRow, CudaBuildRow, PartsRow, numeric, rows_on, rows_with
 from envspec.models import (
     CONFLICT,
     DEFAULT_INDEX,
@@ -230,6 +230,12 @@ _CUDA_PACKAGES: Final[Mapping[PackageSource, Sequence[Mapping[str, CudaEvidence]
 
 #: torch in conda, or its C++ half alone.
 TORCH_OF_CONDA: Final = ("pytorch", "libtorch")
+#: The packages that are torch; the first that is there decides.
+_TORCH: Final = (
+    (PackageSource.PYPI, "torch"),
+    (PackageSource.FOUND, "torch"),
+    *((PackageSource.CONDA, name) for name in TORCH_OF_CONDA),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,29 +308,26 @@ class CudaPins:
 def read_pins(resolution: Resolution, facts: Facts) -> CudaPins:
     pins = pins_of(resolution)
     cudas = _cudas(pins, facts)
-    platform, python = resolution.target.platform, resolution.target.python.series
+    platform = resolution.target.platform
     torch = None
     if pin := _torch(pins):
         variant = pin.build or _torch_variant(pin, platform, cudas, facts)
         torch = TorchBuild(pin.source, pin.name, pin.version, variant, pin.origin)
-    rows = ((pin, facts.cuda_build(pin.name, pin.version, platform)) for pin in pins if pin.is_default_index)
-    builds = tuple((pin, row) for pin, row in rows if row)
-    code = resolution.on_top_of.gpu_code if resolution.on_top_of else None
-    sources = frozenset(pin.source for pin in pins)
-    without = tuple(_without_cuda(pins, platform, facts))
-    rows_of_platform = (row for row in facts.cpu_builds if platform.value in row.platforms)
-    brings = any(_with_cuda(row, pins) for row in rows_of_platform)
+    builds = []
+    for pin in pins:
+        if pin.is_default_index and (row := facts.cuda_build(pin.name, pin.version, platform)):
+            builds.append((pin, row))
     return CudaPins(
         platform,
-        python,
+        resolution.target.python.series,
         cudas,
         libraries_of(pins),
         torch,
-        builds,
-        sources,
-        code,
-        without,
-        brings,
+        tuple(builds),
+        sources=frozenset(pin.source for pin in pins),
+        gpu_code=resolution.on_top_of.gpu_code if resolution.on_top_of else None,
+        without_cuda=tuple(_without_cuda(pins, platform, facts)),
+        brings_cuda=any(_with_cuda(row, pins) for row in rows_on(facts.cpu_builds, platform)),
         dependents={wheel.name: wheel.required_by for wheel in resolution.packages},
         clashing=tuple(each.packages for each in resolution.shared if is_of_two_cudas(each)),
     )
@@ -332,7 +335,10 @@ def read_pins(resolution: Resolution, facts: Facts) -> CudaPins:
 
 def is_of_two_cudas(shared: SharedFiles) -> bool:
     """Whether packages for different CUDAs conflict: `nvidia-nccl-cu12` and `nvidia-nccl-cu13`, `cupy-cuda12x`."""
-    majors = {found[1] for name in shared.packages if (found := re.search(r"-cu(?:da)?(\d\d)\d*x?$", name))}
+    majors = set()
+    for name in shared.packages:
+        if found := re.search(r"-cu(?:da)?(\d\d)\d*x?$", name):
+            majors.add(found[1])
     return shared.why == CONFLICT and len(majors) > 1
 
 
@@ -341,7 +347,9 @@ def _without_cuda(
 ) -> Iterator[tuple[Pin, tuple[CpuBuildRow, ...]]]:
     """The packages whose wheels have no CUDA, but for those to which another package brings it."""
     for pin in pins:
-        rows = facts.cpu_builds_of(pin.name, pin.version, platform) if pin.is_default_index else ()
+        if not pin.is_default_index:
+            continue
+        rows = facts.cpu_builds_of(pin.name, pin.version, platform)
         if rows and not any(_with_cuda(row, pins) for row in rows):
             yield pin, rows
 
@@ -355,30 +363,32 @@ def libraries_of(pins: Sequence[Pin]) -> dict[str, tuple[Pin, ...]]:
     found: dict[str, tuple[Pin, ...]] = {}
     for source, patterns in LIBRARIES.items():
         for library, pattern in patterns.items():
-            first = next((pin for pin in pins if pin.source is source and pattern.fullmatch(pin.name)), None)
+            first = _first_pin(pins, source, pattern)
             if first:
                 found[library] = (*found.get(library, ()), first)
     return found
 
 
+def _first_pin(pins: Sequence[Pin], source: PackageSource, name: str | re.Pattern[str]) -> Pin | None:
+    for pin in pins:
+        if pin.source is source and re.fullmatch(name, pin.name):
+            return pin
+    return None
+
+
 def _torch(pins: Sequence[Pin]) -> Pin | None:
-    wheel = next((pin for pin in pins if pin.source is PackageSource.PYPI and pin.name == "torch"), None)
-    there = next((pin for pin in pins if pin.source is PackageSource.FOUND and pin.name == "torch"), None)
-    conda = {pin.name: pin for pin in pins if pin.source is PackageSource.CONDA}
-    return wheel or there or next((conda[name] for name in TORCH_OF_CONDA if name in conda), None)
+    for source, name in _TORCH:
+        if pin := _first_pin(pins, source, name):
+            return pin
+    return None
 
 
 def _cudas(pins: Sequence[Pin], facts: Facts) -> tuple[PinnedCuda, ...]:
     found: dict[CudaVersion, PinnedCuda] = {}
-    for source, rows in _CUDA_PACKAGES.items():
-        versions = [(pin, numeric(pin.version)) for pin in pins if pin.source is source]
-        for row in rows:
-            pinned_cudas = [
-                _pinned(pin, numbers, evidence, facts)
-                for names, evidence in row.items()
-                for pin, numbers in versions
-                if re.fullmatch(names, pin.name) and len(numbers) >= 2
-            ]
+    for source, ranked in _CUDA_PACKAGES.items():
+        of_source = [pin for pin in pins if pin.source is source]
+        for evidence_of in ranked:
+            pinned_cudas = list(_pinned_cudas(of_source, evidence_of, facts))
             for pinned in pinned_cudas:
                 found.setdefault(pinned.cuda, pinned)
             if pinned_cudas:
@@ -386,23 +396,31 @@ def _cudas(pins: Sequence[Pin], facts: Facts) -> tuple[PinnedCuda, ...]:
     return tuple(found[cuda] for cuda in sorted(found, reverse=True))
 
 
+def _pinned_cudas(pins: Sequence[Pin], evidence_of: Mapping[str, CudaEvidence], facts: Facts) -> Iterator[PinnedCuda]:
+    for pattern, evidence in evidence_of.items():
+        for pin in pins:
+            numbers = numeric(pin.version)
+            if re.fullmatch(pattern, pin.name) and len(numbers) >= 2:
+                yield _pinned(pin, numbers, evidence, facts)
+
+
 def _pinned(pin: Pin, numbers: tuple[int, ...], evidence: CudaEvidence, facts: Facts) -> PinnedCuda:
     cuda = CudaVersion(numbers[0], numbers[1])
     if evidence in (CudaEvidence.RELEASE, CudaEvidence.TOOLKIT):
         return PinnedCuda(cuda, ".".join(map(str, numbers[:3])), pin, evidence.value)
-    rows = [row for row in facts.parts if numeric(row.cudart) == numbers] if evidence is CudaEvidence.RUNTIME else []
-    if rows:
-        return PinnedCuda(cuda, rows[-1].cuda, pin, rows[-1].source)
+    if evidence is CudaEvidence.RUNTIME:
+        for row in reversed(facts.parts):
+            if numeric(row.cudart) == numbers:
+                return PinnedCuda(cuda, row.cuda, pin, row.source)
     return PinnedCuda(cuda, None, pin, evidence.value)
 
 
 def _torch_variant(torch: Pin, platform: Platform, cudas: tuple[PinnedCuda, ...], facts: Facts) -> str | None:
-    default = facts.default_variant(torch.version, platform) if torch.is_default_index else None
-    if default:
+    if torch.is_default_index and (default := facts.default_variant(torch.version, platform)):
         return default
-    matching = [found for found in cudas if found.pin.source is torch.source]
-    if matching:
-        return matching[0].cuda.variant
+    for found in cudas:
+        if found.pin.source is torch.source:
+            return found.cuda.variant
     # Every CUDA build on the default index requires NVIDIA's wheels on linux: none pinned means a CPU build.
     return "cpu" if torch.is_default_index and platform.is_linux else None
 
@@ -640,12 +658,17 @@ def shared_libraries(image: BaseImage, resolution: Resolution, facts: Facts) -> 
     """What image and packages both contain on one platform. Python loads the packages' copy, by the paths in them."""
     if image.flavor is None or image.cuda_release is None:
         return ()
-    parts = next(
-        (row for row in facts.parts if row.cuda == image.cuda_release and (image.os in row.os or not row.os)), None
-    )
+    parts = _parts_of(image, facts)
     brought = libraries_of(pins_of(resolution))
-    return tuple(
-        SharedLibrary(library, getattr(parts, library, None), pin.name, pin.version)
-        for library in FLAVOR_LIBRARIES.get(image.flavor, ())
-        for pin in brought.get(library, ())
-    )
+    found = []
+    for library in FLAVOR_LIBRARIES.get(image.flavor, ()):
+        for pin in brought.get(library, ()):
+            found.append(SharedLibrary(library, getattr(parts, library, None), pin.name, pin.version))
+    return tuple(found)
+
+
+def _parts_of(image: BaseImage, facts: Facts) -> PartsRow | None:
+    for row in rows_with(facts.parts, cuda=image.cuda_release):
+        if image.os in row.os or not row.os:
+            return row
+    return None

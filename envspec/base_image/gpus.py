@@ -16,11 +16,13 @@ from envspec.facts.gpu import (
     has_wheel,
     in_time,
     missing_code,
+    names_text,
+    names_with_sm,
     oldest_driver,
     runs,
     runs_all,
 )
-from envspec.facts.tables import GpuRow, at_least, numeric, ranges_text
+from envspec.facts.tables import GpuRow, at_least, numeric, ranges_text, rows_with, versions_of
 from envspec.facts.torch import BuildChoice
 from envspec.models import CpuBuild, CudaVersion, Decision, GpuCode, Platform
 from envspec.origins import PYTORCH
@@ -50,9 +52,11 @@ class OtherBuild:
     channel: str = ""
 
     def __str__(self) -> str:
-        where = "default build" if self.default else f'[cuda] version = "{CudaVersion.parse(self.variant)}"'
         name = f"{self.channel}'s pytorch" if self.channel else "torch"
-        return f"{name} {self.torch} {self.variant} ({where}{', by PTX' if self.how is Runs.PTX else ''})"
+        where = "default build" if self.default else f'[cuda] version = "{CudaVersion.parse(self.variant)}"'
+        if self.how is Runs.PTX:
+            where += ", by PTX"
+        return f"{name} {self.torch} {self.variant} ({where})"
 
     def oldest_driver(self, facts: Facts, gpus: Iterable[ComputeCapability]) -> str | None:
         """The oldest driver that runs it on these GPUs; None if it compiles PTX and the toolkit's own is unknown."""
@@ -100,23 +104,23 @@ def check_gpus(request: CudaRequest, pins: Sequence[CudaPins], codes: Sequence[G
     unserved: list[GpuRow] = []
     for gpu in gpus:
         capability = capability_of(gpu)
-        how = {code.platform: runs(capability, code.sm, code.ptx) for code in codes}
-        if how and not unchecked and set(how.values()) == {Runs.NOT}:
-            unserved.append(gpu)
-        served = [found for found in how.values() if found is not Runs.NOT]
-        if served and all(found is Runs.PTX for found in served):
-            by_ptx.append(gpu.name)
-        decisions += [_decision(gpu, capability, code, how[code.platform]) for code in codes]
-        warnings += [
-            f"{_with_sm([gpu])} can't run {_named(code)} on {code.platform.value}, which has {_code_text(code)}"
-            for code in codes
+        found = set()
+        for code in codes:
+            how = runs(capability, code.sm, code.ptx)
+            found.add(how)
+            decisions.append(_decision(gpu, capability, code, how))
             # A CPU build has a warning of its own.
-            if how[code.platform] is Runs.NOT and code.variant != "cpu"
-        ]
+            if how is Runs.NOT and code.variant != "cpu":
+                where = f"{_named(code)} on {code.platform.value}"
+                warnings.append(f"{names_with_sm([gpu])} can't run {where}, which has {_code_text(code)}")
+        if found == {Runs.NOT} and not unchecked:
+            unserved.append(gpu)
+        if found - {Runs.NOT} == {Runs.PTX}:
+            by_ptx.append(gpu.name)
     if unserved:
         contents = "; ".join(f"{_named(code)} on {code.platform.value} has {_code_text(code)}" for code in codes)
         hint = _change(request, unserved, gpus, pins, codes[0], facts)
-        raise GpuNotServed(f"{_with_sm(unserved)} can't run this lock: {contents}", hint=hint)
+        raise GpuNotServed(f"{names_with_sm(unserved)} can't run this lock: {contents}", hint=hint)
     if gpus:
         # Packages that use no GPU have a warning of their own.
         warnings += [_unchecked(each) for each in unchecked if each.has_cuda or not each.without_cuda]
@@ -167,7 +171,7 @@ def no_common_build(facts: Facts, gpus: Sequence[GpuRow], platform: Platform) ->
 def _has_build(facts: Facts, gpus: Iterable[GpuRow], platform: Platform, channel: str = "") -> bool:
     """Whether some build has code for all of them."""
     # Every lock checks this: the first build is enough.
-    return next(_running(facts, [capability_of(gpu) for gpu in gpus], platform, channel), None) is not None
+    return next(_running(facts, list(map(capability_of, gpus)), platform, channel), None) is not None
 
 
 def apart(facts: Facts, gpus: Sequence[GpuRow], platform: Platform, channel: str = "") -> str:
@@ -181,7 +185,7 @@ def apart(facts: Facts, gpus: Sequence[GpuRow], platform: Platform, channel: str
             groups[-1].append(gpu)
         elif _has_build(facts, [gpu], platform, channel):
             groups.append([gpu])
-    found = ", ".join(f"one for {' and '.join(gpu.name for gpu in group)}" for group in groups)
+    found = ", ".join(f"one for {names_text(group)}" for group in groups)
     return f"lock them apart, as variants ([variants.NAME]): {found}"
 
 
@@ -192,14 +196,16 @@ def nothing_for_all(gpus: Iterable[GpuRow]) -> str:
 def _builds(facts: Facts, platform: Platform, channel: str) -> Iterator[tuple[str, str, str | None]]:
     """(torch, variant, the default variant), newest torch first: wheels by release, a channel's as its rows have it."""
     if channel:
-        rows = [row for row in facts.gpu_code if (row.channel, row.platform) == (channel, platform.value)]
-        builds = {(row.torch, row.variant): (numeric(row.torch), numeric(row.variant[2:])) for row in rows}
-        for torch, variant in sorted(builds, key=builds.__getitem__, reverse=True):
+        rows = rows_with(facts.gpu_code, channel=channel, platform=platform.value)
+        builds = dict.fromkeys((row.torch, row.variant) for row in rows)
+        for torch, variant in sorted(
+            builds, key=lambda build: (numeric(build[0]), numeric(build[1][2:])), reverse=True
+        ):
             yield torch, variant, None
         return
     for release in reversed(facts.torch):
-        default = release.default.get(platform.value)
-        variants = {*release.published, *([default] if default else [])} - {"cpu"}
+        default = release.default_on(platform)
+        variants = {*release.published, default or "cpu"} - {"cpu"}
         for variant in sorted(variants, key=lambda name: (name != default, name)):
             yield release.version, variant, default
 
@@ -226,7 +232,7 @@ def _change(
     channel = own.torch.channel if own.torch else ""
 
     def builds_of(found: Sequence[GpuRow]) -> tuple[OtherBuild, ...]:
-        return other_builds(facts, [capability_of(gpu) for gpu in found], code.platform, channel)
+        return other_builds(facts, list(map(capability_of, found)), code.platform, channel)
 
     if never := [gpu for gpu in unserved if not builds_of([gpu])]:
         return builds_text((), _sm(never), facts, code.version, channel)
@@ -234,13 +240,28 @@ def _change(
     of_unserved, shared = builds_of(unserved), builds_of(together)
     if not shared:
         return f"{nothing_for_all(together)}: {apart(facts, together, code.platform, channel)}"
-    code_for = _sm(unserved) + (" and the other GPUs" if len(shared) < len(of_unserved) else "")
-    limits = list(_limits(request, own, facts))
-    allowed = tuple(build for build in shared if all(is_within(build) for _, is_within in limits))
-    text = builds_text(allowed or shared, code_for, facts, code.version, channel)
+    code_for = _sm(unserved)
+    if len(shared) < len(of_unserved):
+        code_for += " and the other GPUs"
+    return _allowed_text(request, own, shared, code_for, code.version, facts)
+
+
+def _allowed_text(
+    request: CudaRequest, pins: CudaPins, builds: Sequence[OtherBuild], code_for: str, torch: str, facts: Facts
+) -> str:
+    """Those of the builds that the rest of the spec allows; without any, all of them, with what excludes them.
+
+    torch: the locked release.
+    """
+    allowed, limits, unmet = list(builds), [], []
+    for limit, is_within in _limits(request, pins, facts):
+        limits.append(limit)
+        if not any(map(is_within, builds)):
+            unmet.append(limit)
+        allowed = list(filter(is_within, allowed))
+    text = builds_text(allowed or builds, code_for, facts, torch)
     if not allowed:
-        outside = [what for what, is_within in limits if not any(map(is_within, shared))]
-        return f"{text}; none of them {' or '.join(outside or [what for what, _ in limits])}"
+        return f"{text}; none of them {' or '.join(unmet or limits)}"
     if request.version and any(build.default for build in allowed):
         return f"{text}. For a default build, leave [cuda] version out"
     return text
@@ -268,14 +289,19 @@ def _limits(request: CudaRequest, pins: CudaPins, facts: Facts) -> Iterator[tupl
 def builds_text(builds: Sequence[OtherBuild], code_for: str, facts: Facts, torch: str, channel: str = "") -> str:
     """The builds to turn to: those of the same torch, then the default builds of others; the newest of a channel."""
     public = torch.partition("+")[0]
-    builds_shown = [str(build) for build in builds if build.torch == public]
-    others = [build.torch for build in builds if build.default and build.torch != public]
+    builds_shown, others = [], []
+    for build in builds:
+        if build.torch == public:
+            builds_shown.append(str(build))
+        elif build.default:
+            others.append(build.torch)
     if others:
-        builds_shown.append(f"the default build of torch {ranges_text(others, [row.version for row in facts.torch])}")
+        builds_shown.append(f"the default build of torch {ranges_text(others, versions_of(facts.torch))}")
     elif not builds_shown:
-        builds_shown = [str(build) for build in builds[:3]]
+        builds_shown = list(map(str, builds[:3]))
     if not builds_shown:
-        return f"no known torch build {f'of {channel} ' if channel else ''}has code for {code_for}"
+        of_channel = f"of {channel} " if channel else ""
+        return f"no known torch build {of_channel}has code for {code_for}"
     return f"builds with code for {code_for}: {'; '.join(builds_shown)}"
 
 
@@ -319,10 +345,6 @@ def _named(code: GpuCode) -> str:
 
 def _sm(gpus: Iterable[GpuRow]) -> str:
     return ", ".join(dict.fromkeys(capability_of(gpu).sm for gpu in gpus))
-
-
-def _with_sm(gpus: Iterable[GpuRow]) -> str:
-    return " and ".join(f"{gpu.name} ({capability_of(gpu).sm})" for gpu in gpus)
 
 
 def _code_text(code: GpuCode) -> str:

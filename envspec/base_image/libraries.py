@@ -72,27 +72,37 @@ def _chosen(row: LibraryNeedRow, system: SystemLibrariesRow, python: Python) -> 
         # Images have a link to a standalone Python's library, and conda's programs a path to theirs.
         if entry == LIBPYTHON and python.source not in {"system", "base"}:
             continue
-        names = [name.strip() for name in entry.replace("{series}", python.series).split("|")]
-        yield next((name for name in names if name in system.packages or name in system.base), names[0])
+        names = list(map(str.strip, entry.replace("{series}", python.series).split("|")))
+        known = [name for name in names if name in system.packages or name in system.base]
+        yield (known or names)[0]
 
 
 def covered(apt: Sequence[str], os: str, facts: Facts) -> set[str]:
     """Packages that are installed with these, as far as rows say so. A version (`libgl1=1.4`) is ignored."""
     row = facts.libraries_of(os)
-    named = {package.partition("=")[0] for package in apt}
-    return named | {each for package in named for each in (row.contains.get(package, ()) if row else ())}
+    packages = {package.partition("=")[0] for package in apt}
+    if row is None:
+        return packages
+    for package in tuple(packages):
+        packages.update(row.contains.get(package, ()))
+    return packages
 
 
 def library_warnings(spec: Spec, resolutions: Sequence[Resolution], facts: Facts) -> Iterator[str]:
     """A warning for each package whose libraries `[system] apt` does not bring or no package is known to contain."""
     system = spec.system or System()
+    if system.libraries is Libraries.NONE:
+        return
     assumed: dict[str, str] = {}
-    for group in library_groups(spec, resolutions, facts) if system.libraries is not Libraries.NONE else ():
+    for group in library_groups(spec, resolutions, facts):
         lacking = [package for package in group.apt if package not in covered(system.apt, group.os, facts)]
         text = f"{group.platform.value}: {group.reason}, which neither the wheels nor {group.os} has"
         # What these contain is in no record.
-        others = [*([spec.image.base] if spec.image.base else []), *(["conda's packages"] if group.with_conda else [])]
-        text += f" (unless {' or '.join(others)} bring it)" if others else ""
+        others = [spec.image.base] if spec.image.base else []
+        if group.with_conda:
+            others.append("conda's packages")
+        if others:
+            text += f" (unless {' or '.join(others)} bring it)"
         if system.libraries is Libraries.AUTO and spec.image.base and not spec.names_os(group.platform):
             assumed.update(dict.fromkeys(lacking, group.os))
         if lacking and system.libraries is Libraries.REPORT:

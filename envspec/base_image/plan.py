@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -32,7 +32,7 @@ from envspec.errors import UsageError
 from envspec.facts import Facts
 from envspec.facts.gpu import find_gpu
 from envspec.facts.tables import ImageRow, at_least, numeric
-from envspec.facts.torch import Machines, builds_for, served
+from envspec.facts.torch import Machines, newest_build_for, served
 from envspec.models import (
     BaseImage,
     CpuBuild,
@@ -89,11 +89,14 @@ def choose_image(
     raise _no_such_image(release.cuda, flavors[0].value, os, facts)
 
 
-def _other_minors(cuda: CudaVersion, facts: Facts) -> tuple[CudaVersion, ...]:
+def _other_minors(cuda: CudaVersion, facts: Facts) -> list[CudaVersion]:
     """The minors to fall back on, nearest first: the newer ones of the major; the others if `cuda` is the newest."""
-    known = {version for row in facts.images if (version := CudaVersion.parse(row.cuda)).major == cuda.major}
-    newer = sorted(version for version in known if version > cuda)
-    return tuple(newer) if newer or cuda in known else tuple(sorted(known, reverse=True))
+    cudas = {CudaVersion.parse(row.cuda) for row in facts.images}
+    known = sorted(each for each in cudas if each.major == cuda.major)
+    newer = [each for each in known if each > cuda]
+    if newer or cuda in known:
+        return newer
+    return known[::-1]
 
 
 def system_image(os: str, platforms: Sequence[Platform], facts: Facts, why: Why) -> ImageChoice | None:
@@ -112,12 +115,12 @@ def system_image(os: str, platforms: Sequence[Platform], facts: Facts, why: Why)
 def _tags(
     cuda: CudaVersion, flavor: str, os: str, facts: Facts, cudnn: int | None = None
 ) -> list[tuple[str, ImageRow]]:
-    return [
-        (f"{name}-{found}-{os}", row)
-        for name in facts.releases_of(cuda)
-        for row in facts.images
-        if row.cuda == name and os in row.os and (found := _tag_flavor(row, flavor)) and cudnn in (None, _cudnn(found))
-    ]
+    tagged = []
+    for row in facts.images:
+        found = _tag_flavor(row, flavor)
+        if CudaVersion.parse(row.cuda) == cuda and os in row.os and found and cudnn in (None, _cudnn(found)):
+            tagged.append((f"{row.cuda}-{found}-{os}", row))
+    return tagged
 
 
 def _cudnn(flavor: str) -> int:
@@ -184,34 +187,39 @@ def custom_image(base: str, os: str, platforms: Sequence[Platform], facts: Facts
 
 
 def _unlisted(repository: str, tag: str, facts: Facts) -> tuple[str, ...]:
-    listed = {f"{row.cuda}-{flavor}-{os}": row for row in facts.images for flavor in row.flavors for os in row.os}
+    tags: list[str] = []
+    systems: set[str] = set()  # of others (rockylinux, ...) no list was read
+    for row in facts.images:
+        systems.update(row.os)
+        for flavor in row.flavors:
+            tags += [f"{row.cuda}-{flavor}-{os}" for os in row.os]
     version, _, rest = tag.partition("-")
-    systems = {os for row in facts.images for os in row.os}  # of others (rockylinux, ...) no list was read
-    if repository not in REPOSITORIES or tag in listed or rest.rpartition("-")[2] not in systems:
+    if repository not in REPOSITORIES or tag in tags or rest.rpartition("-")[2] not in systems:
         return ()
-    alike = [name for name, row in listed.items() if row.cuda.startswith(f"{version}.") and name.endswith(f"-{rest}")]
+    alike = [each for each in tags if each.startswith(f"{version}.") and each.endswith(f"-{rest}")]
     nearest = f"; {max(alike, key=numeric)} is" if alike else ""
     return (f"{repository}:{tag} is not in the known lists of NVIDIA's tags{nearest}",)
 
 
 def _tag_flavor(row: ImageRow, flavor: str) -> str | None:
     """The flavour as the tag of that release has it: `cudnn-runtime` is `cudnn8-runtime` up to CUDA 12.2."""
-    return next((name for name in row.flavors if re.sub(r"^cudnn\d+-", "cudnn-", name) == flavor), None)
+    for name in row.flavors:
+        if re.sub(r"^cudnn\d+-", "cudnn-", name) == flavor:
+            return name
+    return None
 
 
 def _end_of_life(row: ImageRow, facts: Facts) -> list[Reason]:
     """What a tag's support means for its reason: no warning, since no setting of a spec chooses the patch."""
-    superseded = [
-        other.cuda
-        for other in facts.images
-        if CudaVersion.parse(other.cuda) == CudaVersion.parse(row.cuda)
-        and numeric(other.cuda) > numeric(row.cuda)
-        and set(other.os) & set(row.os)
-    ]
-    if row.status == "supported" or (row.status == "unknown" and not superseded):
+    successor = ""
+    for other in facts.images:
+        is_of_minor = CudaVersion.parse(other.cuda) == CudaVersion.parse(row.cuda)
+        if is_of_minor and numeric(other.cuda) > numeric(row.cuda) and set(other.os) & set(row.os):
+            successor = other.cuda
+    if row.status == "supported" or (row.status == "unknown" and not successor):
         return []
-    if superseded:
-        return [reason("image-superseded", newer=superseded[-1])]
+    if successor:
+        return [reason("image-superseded", newer=successor)]
     return [reason("image-end-of-life")]
 
 
@@ -339,25 +347,19 @@ def plan_platforms(
         request = next(iter(groups), requests.get(platforms_of_all[0]))
         return plan_base_image(request, resolutions, facts, base)
     (first, main), *others = groups.items()
-    besides = {platform for _, platforms in others for platform in platforms}
-    rest = [each for each in resolutions if each.target.platform not in besides]
+    rest = [each for each in resolutions if each.target.platform in (*main, Platform.OSX_ARM64)]
     plan = _of_platforms(plan_base_image(first, rest, facts, base), main)
     for request, platforms in others:
         own = [each for each in resolutions if each.target.platform in platforms]
         other = _of_platforms(plan_base_image(request, own, facts, base), platforms)
+        linux = [each for each in platforms if each.is_linux]
+        cudas = [PlatformCuda(each, _image_on(other.base_image, each), other.driver) for each in linux]
         plan = replace(
             plan,
             gpu_code=(*plan.gpu_code, *other.gpu_code),
             decisions=(*plan.decisions, *other.decisions),
             warnings=(*plan.warnings, *other.warnings),
-            platform_cuda=(
-                *plan.platform_cuda,
-                *(
-                    PlatformCuda(each, _image_on(other.base_image, each), other.driver)
-                    for each in platforms
-                    if each.is_linux
-                ),
-            ),
+            platform_cuda=(*plan.platform_cuda, *cudas),
             cpu_builds=(*plan.cpu_builds, *other.cpu_builds),
         )
     return plan
@@ -365,12 +367,13 @@ def plan_platforms(
 
 def _of_platforms(plan: BaseImagePlan, platforms: Sequence[Platform]) -> BaseImagePlan:
     """The plan, each of its decisions once for each platform."""
-    decisions = tuple(
-        replace(decision, platform=platform)
-        for decision in plan.decisions
-        for platform in ([decision.platform] if decision.platform else platforms)
-    )
-    return replace(plan, decisions=decisions)
+    decisions = []
+    for decision in plan.decisions:
+        if decision.platform:
+            decisions.append(decision)
+        else:
+            decisions += [replace(decision, platform=platform) for platform in platforms]
+    return replace(plan, decisions=tuple(decisions))
 
 
 def _image_on(image: BaseImage | None, platform: Platform) -> BaseImage | None:
@@ -388,13 +391,12 @@ def _driver_too_old(
     if not facts.runs_cuda(driver, cuda):
         platform = linux[0].platform
         machines = Machines(driver, served(facts, [find_gpu(facts, name) for name in gpus], platform))
-        rows = ((row, builds_for(facts, row, platform, machines)) for row in reversed(facts.torch))
-        build = next(((row, cudas[0]) for row, cudas in rows if cudas), None)
-        majors = sorted(row.cuda for row in facts.driver_families if at_least(driver, row.minimum))
-        if build and any(each.torch for each in linux):
-            changes.append(f'require torch {build[0].version}, with [cuda] version = "{build[1]}"')
+        newest = newest_build_for(facts, facts.torch, platform, machines)
+        majors = [row.cuda for row in facts.driver_families if at_least(driver, row.minimum)]
+        if newest and any(each.torch for each in linux):
+            changes.append(f'require torch {newest[0].version}, with [cuda] version = "{newest[1]}"')
         elif majors:
-            changes.append(f"require releases for CUDA {majors[-1]}")
+            changes.append(f"require releases for CUDA {max(majors)}")
     return DriverTooOld(
         f"[cuda] driver is {driver}, and the lock needs {needed.minimum} or newer: {words(needed.why)}",
         hint="; or ".join(changes),
@@ -533,30 +535,41 @@ def _services(spec: Spec, linux: Sequence[Resolution]) -> tuple[Service, ...]:
     groups = spec.services
     if groups is None:
         return ()
-    named = [
-        Service("jupyter", groups.jupyter.port) if groups.jupyter else None,
-        Service("ssh", groups.ssh.port) if groups.ssh else None,
-        Service("tensorboard", groups.tensorboard.port, groups.tensorboard.logdir) if groups.tensorboard else None,
-    ]
-    services = tuple(service for service in named if service)
+    services = []
+    if groups.jupyter:
+        services.append(Service("jupyter", groups.jupyter.port))
+    if groups.ssh:
+        services.append(Service("ssh", groups.ssh.port))
+    if groups.tensorboard:
+        services.append(Service("tensorboard", groups.tensorboard.port, groups.tensorboard.logdir))
     for service in services:
-        package = _RUNS.get(service.name)
-        there = {each: {one.name for one in each.installed} for each in linux}
-        without = [each for each in linux if package and package not in _names(each) | there[each]]
-        if without:
-            where = ", ".join(resolution.target.platform.value for resolution in without)
-            section = "conda" if all(resolution.conda for resolution in without) else "pip"
-            raise UsageError(
-                f"[services] {service.name} runs {package}, which is not in the lock for {where}",
-                hint=f'add "{package}" to [{section}] dependencies, or remove {service.name} from [services]',
-            )
-    return services
+        if package := _RUNS.get(service.name):
+            _require_package(package, service.name, linux)
+    return tuple(services)
+
+
+def _require_package(package: str, service: str, linux: Sequence[Resolution]) -> None:
+    """Fail if a service's package is missing on a platform."""
+    without = []
+    for resolution in linux:
+        if package not in _names(resolution) and package not in {each.name for each in resolution.installed}:
+            without.append(resolution)
+    if without:
+        where = ", ".join(resolution.target.platform.value for resolution in without)
+        section = "conda" if all(resolution.conda for resolution in without) else "pip"
+        raise UsageError(
+            f"[services] {service} runs {package}, which is not in the lock for {where}",
+            hint=f'add "{package}" to [{section}] dependencies, or remove {service} from [services]',
+        )
 
 
 def _names(resolution: Resolution) -> set[str]:
-    """Everything that is installed, by PyPI's names and by conda's."""
-    of_conda = (name for record in resolution.conda for name in (record.name, *(each.name for each in record.provides)))
-    return {*(package.name for package in resolution.packages), *of_conda}
+    """Everything that the lock installs, by PyPI's names and by conda's."""
+    names = {package.name for package in resolution.packages}
+    for record in resolution.conda:
+        names.add(record.name)
+        names.update(each.name for each in record.provides)
+    return names
 
 
 def _compiler(spec: Spec, linux: Sequence[Resolution]) -> tuple[str, Iterable[Decision]]:
@@ -594,34 +607,38 @@ def _apt(
     """The system's packages in groups, each with its reason. One that the spec names, with a version or not, is its."""
     own = spec.system.apt if spec.system else ()
     pythons = {resolution.target.python.series: resolution.target for resolution in linux}
-    of_system = [series for series, target in pythons.items() if target.python.source == "system"]
-    groups = [([f"python{series}" for series in of_system], reason("apt-python"))]
+    of_system = [f"python{series}" for series, target in pythons.items() if target.python.source == "system"]
+    groups: list[tuple[Sequence[str], Reason]] = [(of_system, reason("apt-python"))]
     if any(service.name == "ssh" for service in services):
         groups.append(([_SSHD], reason("apt-ssh")))
     if compiler == "apt":
         groups.append((list(COMPILER), reason("apt-compiler")))
     if compiler != "none":
         groups.append((_headers(spec, pythons, facts), reason("apt-headers")))
-    named = {package.partition("=")[0] for package in own}
     if spec.system and spec.system.libraries is Libraries.AUTO:
         for each in library_groups(spec, linux, facts):
-            brought = covered(own, each.os, facts)
             loads = reason("apt-libraries", package=f"{each.package} {each.version}", libraries=", ".join(each.loads))
-            groups.append(([package for package in each.apt if package not in brought], loads))
+            groups.append((_without(each.apt, covered(own, each.os, facts)), loads))
+    named = {package.partition("=")[0] for package in own}
     found: list[tuple[Sequence[str], Reason]] = []
     if own:
         found.append((own, reason("apt-in-spec", packages=" ".join(own))))
     for packages, why in groups:
-        added = [package for package in packages if package not in named]
+        added = _without(packages, named)
         of_group = (added, reason(why.code, **dict(why.values), packages=" ".join(added)))
         if added and of_group not in found:
             found.append(of_group)
     return found
 
 
+def _without(packages: Iterable[str], others: Collection[str]) -> list[str]:
+    return [package for package in packages if package not in others]
+
+
 def _headers(spec: Spec, pythons: Mapping[str, Target], facts: Facts) -> list[str]:
     """Of Pythons that the system's package manager has; other sources bring their headers along."""
-    systems = {series: facts.system(spec.os_on(target.platform)) for series, target in pythons.items()}
-    return [
-        f"libpython{series}-dev" for series, target in pythons.items() if is_of_system(target.python, systems[series])
-    ]
+    headers = []
+    for series, target in pythons.items():
+        if is_of_system(target.python, facts.system(spec.os_on(target.platform))):
+            headers.append(f"libpython{series}-dev")
+    return headers

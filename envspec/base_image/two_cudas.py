@@ -47,10 +47,11 @@ def without_libraries(pins: CudaPins, first: PinnedCuda, facts: Facts) -> Iterat
                 f"{where} is built for CUDA {row.cuda}, beside {first.pin} (CUDA {first.cuda}): it finds no CUDA "
                 f"{major} libraries, and so no GPU{_sentence(needed)}"
             )
-        cudnns = [each for each in pins.libraries.get("cudnn", ()) if row.cudnn]
-        for cudnn in cudnns:
+        if not row.cudnn or major != first.cuda.major:
+            continue
+        for cudnn in pins.libraries.get("cudnn", ()):
             version = numeric(cudnn.version)[0]
-            if major == first.cuda.major and version != row.cudnn:
+            if version != row.cudnn:
                 needed = require_for(pin.name, major, pins.platform, facts, cudnn=version)
                 yield (
                     f"{where} loads cuDNN {row.cudnn}, beside {cudnn}: it finds no cuDNN {row.cudnn}, and so no GPU"
