@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -42,7 +42,7 @@ from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url
 from envspec.io.store import Store, StoredPage
 from envspec.io.tasks import run_interruptible
-from envspec.models import DEFAULT_INDEX, SPEC, Platform, Python, Target
+from envspec.models import DEFAULT_INDEX, SPEC, Platform, Python, Resolution, Target
 from envspec.names import normalised
 from envspec.resolve import cache, resolver
 from envspec.resolve.pypi.index.client import IndexClient
@@ -88,9 +88,12 @@ _OPTION: Final = Source("")
 
 @dataclass(frozen=True, slots=True)
 class AuditRequest:
-    """What to examine. sources: files, environments, and folders of projects; none: `root`, as a project's folder.
+    """What to examine.
 
-    gpus, driver, python: of the machine that is meant; else what the sources name. ignored: codes.
+    root: the folder of the project if there are no sources.
+    sources: files, environments, and folders of projects.
+    gpus, driver, python: of the machine that is meant; by default what the sources name.
+    ignored: codes of findings.
     """
 
     root: Path
@@ -116,33 +119,36 @@ def audit_project(request: AuditRequest, context: Context) -> AuditReport:
     facts = load_facts()
     as_of = context.now().replace(hour=0, minute=0, second=0, microsecond=0)
     imports = read_sources(request.root, request.sources)
-    done = {path for imported in imports for path in imported.done}
-    folders = _projects(request.root, request.sources)
-    not_run = [each for folder in folders for each in _unread(folder, imports[0], done)]
+    not_run: list[SkippedCheck] = []
+    for folder in _projects(request.root, request.sources):
+        not_run += _unread(folder, imports)
     found: list[Finding] = []
     examined: list[str] = []
-    audits = []
+    files: list[str] = []
+    pythons: list[str] = []
     with closing(Store(context.cache)) as store:
         for imported in imports:
             audit = run_interruptible(_audit(request, imported, facts, store, context, as_of))
             findings, missing, checks = examine(audit)
             found += [each for each in findings if not any(map(each.is_same, found))]
             where = f"{audit.top.file}: " if len(imports) > 1 else ""
-            not_run += [each._replace(what=f"{where}{each.what}") for each in missing]
-            examined += [each for each in checks if each not in examined]
-            audits.append(audit)
+            for skipped in missing:
+                not_run.append(skipped._replace(what=f"{where}{skipped.what}"))
+            examined += checks
+            files += [entry.source.file for entry in imported.ledger]
+            assumed = " (assumed)" if audit.is_python_assumed else ""
+            pythons.append(f"{audit.target.python.series}{assumed}")
         store.save()
-    wanted = tuple(each for each in worst_first(found) if not _is_ignored(each, request, imports[0]))
-    pythons = [f"{each.target.python.series}{' (assumed)' if each.is_python_assumed else ''}" for each in audits]
+    wanted = [each for each in worst_first(found) if not _is_ignored(each, request, imports[0])]
     return AuditReport(
-        wanted,
-        tuple(not_run),
-        tuple(examined),
-        tuple(dict.fromkeys(entry.source.file for each in imports for entry in each.ledger)),
-        ", ".join(dict.fromkeys(pythons)),
-        request.platform.value,
-        as_of.date().isoformat(),
-        len(found) - len(wanted),
+        findings=tuple(wanted),
+        not_run=tuple(not_run),
+        examined=tuple(dict.fromkeys(examined)),
+        sources=tuple(dict.fromkeys(files)),
+        python=", ".join(dict.fromkeys(pythons)),
+        platform=request.platform.value,
+        as_of=as_of.date().isoformat(),
+        ignored=len(found) - len(wanted),
     )
 
 
@@ -155,11 +161,12 @@ def read_sources(root: Path, sources: Sequence[Path]) -> list[Import]:
     projects = _projects(root, sources)
     named = [each for each in sources if each not in projects]
     groups = [named] if named else []
-    groups += [[path] for folder in projects for path in _usual(folder)]
+    for folder in projects:
+        groups += [[path] for path in _usual(folder)]
     found: list[Import] = []
     done: set[Path] = set()
     for group in groups:
-        if done.issuperset(path.resolve() for path in group):
+        if done.issuperset(map(Path.resolve, group)):
             continue
         imported = new_import(root)
         for path in (*projects, *group):
@@ -180,26 +187,29 @@ def _projects(root: Path, sources: Sequence[Path]) -> list[Path]:
 
 
 def _usual(folder: Path) -> list[Path]:
-    if found := [folder / name for name in USUAL if (folder / name).is_file()]:
-        return found
-    raise UsageError(
-        f"{folder} has none of the files that envspec looks for",
-        hint=f"name the files or the folder of an environment; usual ones: {', '.join(USUAL)}",
-    )
+    found = [folder / name for name in USUAL if (folder / name).is_file()]
+    if not found:
+        raise UsageError(
+            f"{folder} has none of the files that envspec looks for",
+            hint=f"name the files or the folder of an environment; usual ones: {', '.join(USUAL)}",
+        )
+    return found
 
 
-def _unread(folder: Path, imported: Import, done: Collection[Path]) -> Iterator[SkippedCheck]:
+def _unread(folder: Path, imports: Sequence[Import]) -> Iterator[SkippedCheck]:
     """Other files of the folder that envspec reads: what they are for is not known, such as requirements-dev.txt."""
     for path in sources_in(folder):
-        if path.resolve() not in done:
-            yield SkippedCheck(imported.shown(path), "name it to examine it")
+        if not any(path.resolve() in each.done for each in imports):
+            yield SkippedCheck(imports[0].shown(path), "name it to examine it")
 
 
 def _gpus(request: AuditRequest, imported: Import, facts: Facts) -> Iterator[tuple[GpuRow, Source]]:
     """Those of the command, else those that the sources name."""
-    for name in request.gpus:
-        yield find_gpu(facts, name), _OPTION
-    for clue in () if request.gpus else imported.draft.gpus:
+    if request.gpus:
+        for name in request.gpus:
+            yield find_gpu(facts, name), _OPTION
+        return
+    for clue in imported.draft.gpus:
         with suppress(UnknownGpu):
             yield find_gpu(facts, clue.value), clue.source
 
@@ -212,16 +222,16 @@ def _driver(request: AuditRequest, imported: Import) -> Clue | None:
 
 def _target(platform: Platform, python: str, imported: Import, facts: Facts) -> Target:
     """python: a series or an exact version."""
-    version = python if python.count(".") > 1 else facts.newest_python(python) or f"{python}.20"
-    systems = (row for clue in imported.draft.systems if (row := facts.system(clue.value)))
-    system = next(systems, None) or facts.system(_SYSTEM)
+    version = python
+    if python.count(".") < 2:
+        version = facts.newest_python(python) or f"{python}.20"
+    macos = MACOS if platform is Platform.OSX_ARM64 else None
+    if not platform.is_linux:
+        return Target(platform, Python(version, "spec"), None, macos)
+    systems = [facts.system(clue.value) for clue in imported.draft.systems]
+    system = next(filter(None, systems), None) or facts.system(_SYSTEM)
     major, minor = numeric(system.glibc if system else "2.35")[:2]
-    return Target(
-        platform,
-        Python(version, "spec"),
-        (major, minor) if platform.is_linux else None,
-        MACOS if platform is Platform.OSX_ARM64 else None,
-    )
+    return Target(platform, Python(version, "spec"), (major, minor), None)
 
 
 async def _audit(
@@ -229,13 +239,13 @@ async def _audit(
 ) -> Audit:
     """An environment with the index's pages, the Python that they suit, and what installers choose."""
     pythons = [request.python] if request.python else _pythons(imported, facts)
-    audits = [_drafted(request, imported, python, facts, as_of) for python in pythons]
+    drafts = [_drafted(request, imported, python, facts, as_of) for python in pythons]
     index = PackageIndex(DEFAULT_INDEX, default_index_url(context.environ))
-    pages, missing = await _pages(audits, index, store, context, as_of)
-    audits = [
-        replace(each, pages=pages, left_out=(*each.left_out, *missing), is_python_assumed=len(audits) > 1)
-        for each in audits
-    ]
+    pages, missing = await _pages(drafts, index, store, context, as_of)
+    audits: list[Audit] = []
+    for draft in drafts:
+        left_out = (*draft.left_out, *missing)
+        audits.append(replace(draft, pages=pages, left_out=left_out, is_python_assumed=len(drafts) > 1))
     tried: list[Audit] = []
     for audit in by_files(audits):
         tried.append(await _taken(audit, index, store, context, as_of))
@@ -248,23 +258,34 @@ async def _audit(
 
 def _pythons(imported: Import, facts: Facts) -> list[str]:
     """Empty for what `envspec init` chooses, alone if a source states it; then series that the sources allow too."""
-    systems = (facts.system(clue.value) for clue in imported.draft.systems[:1])
-    has_own = any(row is not None and row.python for row in systems)
-    is_installed = any(entry.text in _SYSTEM_PYTHONS for entry in imported.ledger)
-    named = list(filter(None, (series_of(clue.value) for clue in imported.draft.pythons)))
-    old = _old_python(imported, named)
+    old = _old_python(imported)
     if old:
         return [old]
-    if named or (has_own and is_installed):
+    if any(series_of(clue.value) for clue in imported.draft.pythons) or _is_python_of_system(imported, facts):
         return [""]
     return ["", *map(series_of, python_versions(imported))]
 
 
-def _old_python(imported: Import, named: Sequence[str]) -> str:
-    """The series that the sources require if no spec can have it; empty if one can. named: those that they name."""
-    if named:
-        return "" if named[0] in PYTHON_SERIES else named[0]
-    bounds = [bound for clue in imported.draft.pythons if (bound := specifier_of(clue)) is not None]
+def _is_python_of_system(imported: Import, facts: Facts) -> bool:
+    """Whether the sources install the Python of the system that they name first."""
+    if not imported.draft.systems:
+        return False
+    system = facts.system(imported.draft.systems[0].value)
+    if system is None or not system.python:
+        return False
+    return any(entry.text in _SYSTEM_PYTHONS for entry in imported.ledger)
+
+
+def _old_python(imported: Import) -> str:
+    """The series that the sources require if no spec can have it; empty if one can."""
+    bounds: list[SpecifierSet] = []
+    for clue in imported.draft.pythons:
+        series = series_of(clue.value)
+        if series:
+            return "" if series in PYTHON_SERIES else series
+        bound = specifier_of(clue)
+        if bound is not None:
+            bounds.append(bound)
     for series in (*PYTHON_SERIES, *_OLD_PYTHONS):
         if all(_may_be_in(bound, series) for bound in bounds):
             return series if series in _OLD_PYTHONS else ""
@@ -292,18 +313,18 @@ def _drafted(request: AuditRequest, imported: Import, python: str, facts: Facts,
             left_out.append(SkippedCheck(f"{source}: a local project", "it is not built"))
         elif requirement.applies_to(environment):
             required.append(Required(requirement, source))
-    bounds = [read_constraint(text) for text in pip.get("constraints", [])]
+    bounds = []
+    for text in pip.get("constraints", []):
+        constraint = read_constraint(text)
+        if constraint.applies_to(environment):
+            bounds.append(Required(constraint, _source_of(constraint, imported.draft.constraints)))
     return Audit(
         imported.draft,
         tuple(copied.ledger),
         facts,
         target,
         tuple(required),
-        tuple(
-            Required(each, _source_of(each, imported.draft.constraints))
-            for each in bounds
-            if each.applies_to(environment)
-        ),
+        tuple(bounds),
         gpus=tuple(_gpus(request, imported, facts)),
         driver=_driver(request, imported),
         commands=_commands(imported),
@@ -314,18 +335,28 @@ def _drafted(request: AuditRequest, imported: Import, python: str, facts: Facts,
 
 def _commands(imported: Import) -> int:
     """How many commands install packages: of other files than those with commands, one does."""
-    files = dict.fromkeys(entry.source.file for entry in imported.ledger)
-    paths = [imported.root / name for name in files if _WITH_COMMANDS.search(name)]
-    count = sum(len(_INSTALLING.findall(imported.read(path))) for path in paths if path.is_file())
+    count = 0
+    has_cog = False
+    for name in dict.fromkeys(entry.source.file for entry in imported.ledger):
+        if not _WITH_COMMANDS.search(name):
+            continue
+        path = imported.root / name
+        if path.is_file():
+            count += len(_INSTALLING.findall(imported.read(path)))
+        has_cog = has_cog or path.name.startswith("cog.")
     # cog installs its lists itself.
-    return count + any(path.name.startswith("cog.") for path in paths)
+    return count + has_cog
 
 
 def _source_of(requirement: Requirement, lines: Sequence[DraftRequirement]) -> Source:
     """The line of a requirement; of one that an override replaces, the first of its name."""
-    same = [each.source for each in lines if each.text == requirement.text]
-    named = [each.source for each in lines if _name_of(each) == requirement.name]
-    return next(iter([*same, *named]), _OPTION)
+    for each in lines:
+        if each.text == requirement.text:
+            return each.source
+    for each in lines:
+        if _name_of(each) == requirement.name:
+            return each.source
+    return _OPTION
 
 
 def _name_of(line: DraftRequirement) -> str:
@@ -339,7 +370,8 @@ def _overrides(
     for row in rows:
         override = read_override(str(row["requirement"]))
         if override.applies_to(environment):
-            yield override.name, None if row.get("remove") else override.specifier
+            specifier = None if row.get("remove") else override.specifier
+            yield override.name, specifier
 
 
 async def _pages(
@@ -348,9 +380,11 @@ async def _pages(
     """The pages of all names that the sources require, and of what their locks name; None if there is none at all."""
     names = set[str]()
     for audit in audits:
-        names |= {each.requirement.name for each in audit.required if each.requirement.kind is RequirementKind.NAME}
+        names |= {each.requirement.name for each in _named(audit)}
         names |= {name for name, _, _ in pins_of(audit)}
-    wanted = sorted(name for name in names if not comes_from_another(audits[0], name))
+    wanted = [name for name in sorted(names) if not comes_from_another(audits[0], name)]
+    if not wanted:
+        return {}, []
     found: dict[str, PageListing | None] = {}
     failed: list[str] = []
 
@@ -370,8 +404,14 @@ async def _pages(
         client = IndexClient(store, context.now, http, context.environ)
         await asyncio.gather(*(one(client, name) for name in wanted))
         await client.close()
-    failures = [SkippedCheck(f"versions of {counted(len(failed), 'package')}", min(failed))] if failed else []
-    return (found or None) if wanted else {}, failures
+    if not failed:
+        return found, []
+    return found or None, [SkippedCheck(f"versions of {counted(len(failed), 'package')}", min(failed))]
+
+
+def _named(audit: Audit) -> list[Required]:
+    """What is required by its name, not as a file, a folder or a repository."""
+    return [each for each in audit.required if each.requirement.kind is RequirementKind.NAME]
 
 
 async def _taken(audit: Audit, index: PackageIndex, store: Store, context: Context, as_of: datetime) -> Audit:
@@ -379,27 +419,18 @@ async def _taken(audit: Audit, index: PackageIndex, store: Store, context: Conte
 
     The resolution is by the metadata alone, as pip's and uv's: without the corrections that `envspec lock` applies.
     """
-    named = [each for each in audit.required if each.requirement.kind is RequirementKind.NAME]
+    named = _named(audit)
     locked = audit.versions()
     if len(locked) > len(named) and all(each.requirement.name in locked for each in named):
         return replace(audit, taken={name: Taken(name, version) for name, version in locked.items()})
     resolved = [each for each in named if not comes_from_another(audit, each.requirement.name)]
-    if reason := _unresolvable(audit, resolved):
+    reason = _unresolvable(audit, resolved)
+    if reason:
         return _without(audit, reason)
     try:
-        constraints = torch_bound(audit)
+        request = _resolver_request(audit, resolved, index, as_of)
     except NoSuchBuild as error:
         return _without(audit, error.message)
-    target = audit.target
-    bounds = [Bound(str(each.requirement)) for each in audit.bounds]
-    bounds += map(Bound, constraints)
-    bounds += _installed(audit)
-    request = TargetRequest(
-        PypiRequest(target, tuple(str(each.requirement) for each in resolved), tuple(bounds)),
-        Rules(as_of, tuple(wheel_tags(target)), index, overrides=dict(audit.overrides)),
-        marker_environment(target),
-        ["audit", as_of.isoformat(), index.key, sorted(map(str, audit.overrides))],
-    )
     key = cache.key_of(["audit", request.answer_key(resolver("uv"))])
     try:
         if (stored := store.answer(key)) is not None:
@@ -408,21 +439,47 @@ async def _taken(audit: Audit, index: PackageIndex, store: Store, context: Conte
     except NoSolution as error:
         # Valid for this day's audits alone, as the whole answer is: the key has the date.
         store.put_answer(key, {"unsolvable": error.message})
-        if why := _may_be_solved(audit, resolved):
+        why = _may_be_solved(audit, resolved)
+        if why:
             return _without(audit, f"the default index has no solution, and {why}")
         return replace(_without(audit, "the requirements have no solution"), unresolved=error.message)
     except NetworkError as error:
         return _without(audit, error.message)
-    sources = [each.requirement.name for each in audit.required if each not in resolved]
-    why = "they are built from sources, or are from another index"
-    left_out = [SkippedCheck(f"requirements of {', '.join(sources)}", why)] if sources else []
+    return _with_resolution(audit, resolved, resolutions[0])
+
+
+def _resolver_request(
+    audit: Audit, resolved: Sequence[Required], index: PackageIndex, as_of: datetime
+) -> TargetRequest:
+    """Raises NoSuchBuild if the sources name a build of torch that does not exist."""
+    target = audit.target
+    names = tuple(str(each.requirement) for each in resolved)
+    bounds = [Bound(str(each.requirement)) for each in audit.bounds]
+    bounds += map(Bound, torch_bound(audit))
+    bounds += _installed(audit)
+    return TargetRequest(
+        PypiRequest(target, names, tuple(bounds)),
+        Rules(as_of, tuple(wheel_tags(target)), index, overrides=dict(audit.overrides)),
+        marker_environment(target),
+        ["audit", as_of.isoformat(), index.key, sorted(map(str, audit.overrides))],
+    )
+
+
+def _with_resolution(audit: Audit, resolved: Sequence[Required], resolution: Resolution) -> Audit:
+    """The audit with the packages of a resolution, and with what the sources require besides."""
+    left_out = list(audit.left_out)
+    others = [each.requirement.name for each in audit.required if each not in resolved]
+    if others:
+        why = "they are built from sources, or are from another index"
+        left_out.append(SkippedCheck(f"requirements of {', '.join(others)}", why))
     if any(not each.packages for each in audit.draft.indexes):
         left_out.append(
             SkippedCheck("indexes that the sources name for no package", "the default index has all of the names")
         )
-    found = {each.name: Taken.of(each, SPEC) for each in resolutions[0].packages}
-    is_partial = bool(left_out) or any(each.project is not None for each in audit.draft.dependencies)
-    return replace(audit, taken=found, is_partial=is_partial, left_out=(*audit.left_out, *left_out))
+    has_projects = any(each.project is not None for each in audit.draft.dependencies)
+    is_partial = has_projects or len(left_out) > len(audit.left_out)
+    taken = {each.name: Taken.of(each, SPEC) for each in resolution.packages}
+    return replace(audit, taken=taken, is_partial=is_partial, left_out=tuple(left_out))
 
 
 def _may_be_solved(audit: Audit, resolved: Sequence[Required]) -> str:
@@ -438,8 +495,11 @@ def _may_be_solved(audit: Audit, resolved: Sequence[Required]) -> str:
 
 def _installed(audit: Audit) -> list[Bound]:
     """What a base image has, and pip keeps if the requirements allow it."""
-    versions = {name: version.partition("+")[0] for name, version in audit.draft.versions.items()}
-    return [Bound(f"{name}=={version}", BoundKind.PINNED) for name, version in versions.items()]
+    bounds = []
+    for name, version in audit.draft.versions.items():
+        public = version.partition("+")[0]
+        bounds.append(Bound(f"{name}=={public}", BoundKind.PINNED))
+    return bounds
 
 
 def _without(audit: Audit, reason: str) -> Audit:
@@ -450,31 +510,41 @@ def _unresolvable(audit: Audit, resolved: Sequence[Required]) -> str:
     """Why it can't be said what installers choose; empty if it can."""
     if any(each.rule.severity is Severity.ERROR for each in labels(audit)):
         return "they find no such build of torch"
-    unknown = [f"the sources are for {each.value}" for each in audit.draft.unsupported]
-    unknown += [f"{each.value} has packages of its own" for each in audit.draft.bases]
-    unknown += [f"the image of {name} has packages of its own" for name in sorted(audit.of_images)]
-    if unknown:
-        return unknown[0]
+    if audit.draft.unsupported:
+        return f"the sources are for {audit.draft.unsupported[0].value}"
+    if audit.draft.bases:
+        return f"{audit.draft.bases[0].value} has packages of its own"
+    if audit.of_images:
+        return f"the image of {min(audit.of_images)} has packages of its own"
+    return _unknown_packages(audit, resolved)
+
+
+def _unknown_packages(audit: Audit, resolved: Sequence[Required]) -> str:
+    """Why it is not known which packages an index gives; empty if it is."""
     if not resolved:
         return "no source requires a package of the default index by its name"
     if any(name_of(text) not in ("python", "pip") for text, _ in audit.draft.conda):
         return "conda brings packages, too; `envspec init` and `envspec lock` solve both"
     pages = audit.pages or {}
-    missing = [each.requirement.name for each in resolved if pages.get(each.requirement.name) is None]
-    if missing:
-        return f"the page of {missing[0]} is not known"
-    broken = [each for each in releases(audit) if each.rule in (GONE, NO_FILE)]
-    return f"{broken[0].what}" if broken else ""
+    for each in resolved:
+        if pages.get(each.requirement.name) is None:
+            return f"the page of {each.requirement.name} is not known"
+    for finding in releases(audit):
+        if finding.rule in (GONE, NO_FILE):
+            return finding.what
+    return ""
 
 
 def _is_ignored(finding: Finding, request: AuditRequest, imported: Import) -> bool:
     """Whether the command, or a comment on the line or the one above, names the finding's code."""
-    codes = {code.upper() for code in request.ignored}
+    codes = [*request.ignored]
     path = request.root / finding.source.file
-    if finding.source.line and path.is_file():
-        lines = imported.read(path).splitlines()[max(0, finding.source.line - 2) : finding.source.line]
-        above, line = lines if len(lines) == 2 else ("", *lines, "")[:2]
-        for text in (above if above.lstrip().startswith("#") else "", line):
-            for found in _IGNORED.finditer(text):
-                codes |= {code.strip().upper() for code in found[1].split(",")}
-    return finding.rule.code in codes
+    number = finding.source.line
+    if number and path.is_file():
+        # An empty one above the first, so that each line has the one above at its own number.
+        lines = ["", *imported.read(path).splitlines()]
+        texts = lines[number : number + 1]
+        texts += [line for line in lines[number - 1 : number] if line.lstrip().startswith("#")]
+        for found in _IGNORED.finditer("\n".join(texts)):
+            codes += found[1].split(",")
+    return finding.rule.code in [code.strip().upper() for code in codes]
