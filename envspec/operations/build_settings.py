@@ -15,6 +15,7 @@ from envspec.facts.tables import ExtensionRow, GpuRow
 from envspec.models import BuildSettings, Package, Platform, Resolution
 from envspec.resolve.pypi.errors import GPUS_LINES
 from envspec.spec import Spec
+from envspec.spec.sections import BuildSection
 
 
 def with_builds(resolution: Resolution, spec: Spec, facts: Facts) -> Resolution:
@@ -27,7 +28,7 @@ def with_builds(resolution: Resolution, spec: Spec, facts: Facts) -> Resolution:
 
 
 def _settings(resolution: Resolution, spec: Spec, facts: Facts) -> Iterator[BuildSettings]:
-    torch = ("torch",) if any(each.name == "torch" for each in resolution.packages) else ()
+    torch = [each.name for each in resolution.packages if each.name == "torch"]
     for package in resolution.packages:
         if package.file.filename.endswith(".whl"):
             continue
@@ -84,20 +85,23 @@ def settings_of(spec: Spec, facts: Facts, row: ExtensionRow, platform: Platform)
     Raises:
         NoSolution: its sources do not compile for one of the GPUs.
     """
-    own = spec.build.get(row.package)
+    own = spec.build.get(row.package, BuildSection())
+    env: dict[str, str] = {}
     cuda = spec.cuda_on(platform)
-    gpus = sorted({_architecture(find_gpu(facts, gpu), row) for gpu in cuda.gpus} if cuda else ())
-    codes = [str(each) if row.arch_form == "8.0" else str(each).replace(".", "") for each in gpus]
-    env = {**({row.arch: ";".join(codes)} if codes else {}), **row.env, **(own.env if own else {})}
+    if cuda is not None and cuda.gpus:
+        gpus = sorted({_architecture(find_gpu(facts, gpu), row) for gpu in cuda.gpus})
+        codes = ";".join(map(str, gpus))
+        env[row.arch] = codes if row.arch_form == "8.0" else codes.replace(".", "")
+    env |= {**row.env, **own.env}
     return BuildSettings(
-        row.package,
-        tuple(dict.fromkeys([*row.requires, *map(str, own.requires if own else ())])),
-        tuple(sorted(env.items())),
-        _architectures(env.get(row.arch, "")),
-        row.jobs,
-        1 if row.serial else own.jobs if own else None,
-        row.memory_mib or None,
-        row.minutes or None,
+        name=row.package,
+        requires=tuple(dict.fromkeys([*row.requires, *map(str, own.requires)])),
+        env=tuple(sorted(env.items())),
+        gpu_code=_architectures(env.get(row.arch, "")),
+        limit=row.jobs,
+        jobs=1 if row.serial else own.jobs,
+        memory_mib=row.memory_mib or None,
+        minutes=row.minutes or None,
     )
 
 
@@ -116,9 +120,13 @@ def _architecture(gpu: GpuRow, row: ExtensionRow) -> ComputeCapability:
 
 def _architectures(text: str) -> tuple[str, ...]:
     """`8.0;9.0+PTX` or `80;90`: sm_80, sm_90; empty if it names them otherwise."""
-    words = re.split(r"[;, ]+", text.strip()) if text.strip() else []
-    found = [re.fullmatch(r"(\d+)\.?(\d[af]?)(?:\+PTX)?", word) for word in words]
-    return tuple(dict.fromkeys(f"sm_{each[1]}{each[2]}" for each in found if each)) if all(found) else ()
+    found: dict[str, None] = {}
+    for word in re.split(r"[;, ]+", text.strip()):
+        numbers = re.fullmatch(r"(\d+)\.?(\d[af]?)(?:\+PTX)?", word)
+        if not numbers:
+            return ()
+        found[f"sm_{numbers[1]}{numbers[2]}"] = None
+    return tuple(found)
 
 
 def same_build(old: Resolution, new: Resolution, package: Package) -> bool:

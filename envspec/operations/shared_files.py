@@ -30,12 +30,37 @@ _OTHER = frozenset({"cpu", "rocm", "xpu", "openvino", "directml", "headless", "c
 async def with_built(part: Resolution, store: Store, cache: Path, before: Resolution | None) -> Resolution:
     """A platform's packages, with the files that wheels built of sdists share with others: indexes don't list them.
 
-    cache: has the wheels that were built on this machine. before: of the lock from which other ones are taken.
+    cache: has the wheels that were built on this machine.
+    before: of the lock from which other ones are taken.
     """
     sdists = [each for each in part.packages if not each.file.filename.endswith(".whl")]
     built = [each for each in sdists if each.built]
     if not built:
         return part
+    unread = _read_records(built, store, cache)
+    hashes = {each.name: each.wheel.sha256 for each in part.packages}
+    files = {name: store.wheel_files(sha256) for name, sha256 in hashes.items()}
+    found = overlaps(files, lambda name: store.wheel_paths(hashes[name]))
+
+    async def read(_: str, __: str) -> bytes | None:
+        return None
+
+    names = {each.name for each in built}
+    rows = [*await shared_files([each for each in found if not names.isdisjoint(each.contents)], read)]
+    if before is not None:
+        rows += [each for each in before.shared if not unread.isdisjoint(each.packages)]
+    replaced = set[str]()
+    for row in rows:
+        replaced.update(row.paths)
+    for row in part.shared:
+        paths = tuple(path for path in row.paths if path not in replaced)
+        if paths:
+            rows.append(replace(row, paths=paths))
+    return replace(part, shared=tuple(rows))
+
+
+def _read_records(built: Sequence[Package], store: Store, cache: Path) -> set[str]:
+    """Store which files built wheels have; the names of those of which neither the cache nor the store has them."""
     from envspec.build.reproducible import record_of
     from envspec.fetch.wheels import wheel_path
 
@@ -46,23 +71,7 @@ async def with_built(part: Resolution, store: Store, cache: Path, before: Resolu
             store.put_record(each.wheel.sha256, record_of(path))
         elif not store.wheel_files(each.wheel.sha256):
             unread.add(each.name)
-    names, hashes = {each.name for each in built}, {each.name: each.wheel.sha256 for each in part.packages}
-    files = {name: store.wheel_files(sha256) for name, sha256 in hashes.items()}
-    found = overlaps(files, lambda name: store.wheel_paths(hashes[name]))
-
-    async def read(_: str, __: str) -> bytes | None:
-        return None
-
-    rows = await shared_files([each for each in found if not names.isdisjoint(each.contents)], read)
-    if before is not None:
-        rows += tuple(each for each in before.shared if not unread.isdisjoint(each.packages))
-    replaced = {path for each in rows for path in each.paths}
-    kept: list[SharedFiles] = []
-    for row in part.shared:
-        paths = tuple(path for path in row.paths if path not in replaced)
-        if paths:
-            kept.append(replace(row, paths=paths))
-    return replace(part, shared=(*rows, *kept))
+    return unread
 
 
 def with_owners(part: Resolution, spec: Spec) -> Resolution:
@@ -108,12 +117,15 @@ def refuse_conflicts(part: Resolution) -> None:
     """Raises FileConflict if a lock says that two of its packages can't be installed together."""
     for each in part.shared:
         if not each.owner:
-            one, other = (_shown(name, part) for name in each.packages[:2])
-            raise FileConflict(_first(each), one, other)
+            one, other = each.packages[:2]
+            raise FileConflict(_first(each), _shown(one, part), _shown(other, part))
 
 
 def _shown(name: str, part: Resolution) -> str:
-    return next((f"{each.name} {each.version}" for each in part.packages if each.name == name), name)
+    for each in part.packages:
+        if each.name == name:
+            return f"{name} {each.version}"
+    return name
 
 
 def conflict_warnings(part: Resolution, spec: Spec, facts: Facts) -> Iterator[str]:
@@ -122,15 +134,18 @@ def conflict_warnings(part: Resolution, spec: Spec, facts: Facts) -> Iterator[st
     if not conflicts:
         return
     for_gpus = has_cuda(spec, part.target.platform)
-    if for_gpus and len({each.cuda.major for each in read_pins(part, facts).cudas}) > 1:
-        # The base image's plan warns of two CUDAs, with these packages.
-        conflicts = [each for each in conflicts if not is_of_two_cudas(each)]
+    has_two_cudas = for_gpus and len({each.cuda.major for each in read_pins(part, facts).cudas}) > 1
     advice = _Advice({each.name: each for each in part.packages}, for_gpus, facts)
     for each in conflicts:
+        if has_two_cudas and is_of_two_cudas(each):
+            # The base image's plan warns of two CUDAs, with these packages.
+            continue
         names = " and ".join(_shown(name, part) for name in each.packages)
-        more = f" and {counted(len(each.paths) - 1, 'more file')}" if len(each.paths) > 1 else ""
+        files = _first(each)
+        if len(each.paths) > 1:
+            files += f" and {counted(len(each.paths) - 1, 'more file')}"
         yield (
-            f"{names} install {_first(each)}{more} with different content: this lock can't be "
+            f"{names} install {files} with different content: this lock can't be "
             f"installed, and no image can be built of it. {advice.on(each)}"
         )
 
@@ -150,7 +165,11 @@ class _Advice:
 
     def on(self, shared: SharedFiles) -> str:
         names = shared.packages
-        by = ", ".join(f"{name} by {', '.join(required_by(self._packages[name].required_by))}" for name in names)
+        requiring = []
+        for name in names:
+            askers = ", ".join(required_by(self._packages[name].required_by))
+            requiring.append(f"{name} by {askers}")
+        by = ", ".join(requiring)
         only_spec = [name for name in names if self._askers(name) == {SPEC}]
         if is_of_two_cudas(shared):
             return f"They are for two versions of CUDA: select releases that need one (required: {by})"
@@ -175,10 +194,12 @@ class _Advice:
 
     def _owner(self, shared: SharedFiles) -> str:
         """The line of a spec that names an owner."""
+
         # What something requires is rather what was meant than a package that the spec alone has.
-        first, *others = sorted(
-            shared.packages, key=lambda name: (self._distance(name), self._askers(name) == {SPEC}, name)
-        )
+        def rank(name: str) -> tuple[int, bool, str]:
+            return self._distance(name), self._askers(name) == {SPEC}, name
+
+        first, *others = sorted(shared.packages, key=rank)
         paths = [path.removeprefix(DATA) for path in shared.paths]
         folder = commonpath(map(dirname, paths))
         if len(paths) == 1:
@@ -192,21 +213,22 @@ class _Advice:
 
     def _distance(self, name: str) -> int:
         """How far a package is from what the lock is for: CUDA, or none."""
-        is_of_cuda, is_of_cpu = self._is_of_cuda(name), "cpu" in name.split("-")
-        return 1 + is_of_cpu - is_of_cuda if self._for_gpus else int(is_of_cuda)
+        is_of_cuda = self._is_of_cuda(name)
+        if not self._for_gpus:
+            return int(is_of_cuda)
+        return 1 + ("cpu" in name.split("-")) - is_of_cuda
 
     def _askers(self, name: str) -> set[str]:
-        package = self._packages.get(name)
-        return {asker.name for asker in package.required_by} if package else set()
+        return {asker.name for asker in self._packages[name].required_by}
 
     def _is_of_cuda(self, name: str) -> bool:
         return any(_CUDA.fullmatch(word) for word in name.split("-"))
 
     def _are_variants(self, one: str, other: str) -> bool:
         """Whether two packages contain the same modules, built differently: by their names, or by the facts."""
-        return _stem(one) == _stem(other) or any(
-            row.package in (one, other) and row.instead in (one, other) for row in self._facts.cpu_builds
-        )
+        if _stem(one) == _stem(other):
+            return True
+        return any({row.package, row.instead} == {one, other} for row in self._facts.cpu_builds)
 
     def _preferred(self, one: str, other: str) -> tuple[str, str]:
         """Of two variants, the one to keep, then the other one.
@@ -216,8 +238,8 @@ class _Advice:
         """
 
         def rank(name: str) -> tuple[int, bool, int, str]:
-            of_spec, words = SPEC in self._askers(name), {"contrib", "headless"}.intersection(name.split("-"))
-            return self._distance(name), not of_spec, -len(words), name
+            words = {"contrib", "headless"}.intersection(name.split("-"))
+            return self._distance(name), SPEC not in self._askers(name), -len(words), name
 
         kept, removed = sorted((one, other), key=rank)
         return kept, removed
