@@ -51,7 +51,7 @@ from envspec.io.files import read_untrusted
 from envspec.io.process import Finished, ParentLink, StopBy, run_streaming
 from envspec.io.tasks import run_interruptible
 from envspec.lockfile.document import identity
-from envspec.models import Lock, Platform
+from envspec.models import Conformance, Lock, Platform
 from envspec.operations.container import (
     check_platform,
     compiled_folder,
@@ -106,9 +106,12 @@ class Observer:
 
 @dataclass(frozen=True, slots=True)
 class SuiteLocation:
-    """Where the suite runs: with `local` in a Python of this machine, else in a container.
+    """Where the suite runs.
 
-    image: a reference, None for the lock's own. gpus, mounts, env: of the container.
+    local: in a Python of this machine instead of a container.
+    python: that Python, if `local`; None for the active environment's.
+    image: a reference, None for the lock's own.
+    gpus, mounts, env: of the container.
     """
 
     local: bool = False
@@ -278,16 +281,15 @@ class _Suite:
         """The container: the image as it is, the suite beside it, and no folder of the user but requested ones."""
         suite = Mount(str(folder / "suite"), _SUITE_INSIDE, MountAccess.READ_ONLY)
         inside = (f"{_SUITE_INSIDE}/{_RUN}", f"{_SUITE_INSIDE}/{_REQUEST}", f"{_RESULTS_INSIDE}/{_RESULTS}")
-        several = request.nodes.count > 1
         options = ContainerOptions(
             command=("python", *inside),
             gpus=location.gpus if request.cuda else Gpus.NONE,
-            devices=rdma_devices() if several and request.cuda else (),
             mounts=(suite, Mount(str(folder / "results"), _RESULTS_INSIDE), *location.mounts),
             env=location.env,
-            # The ranks of several machines have to reach each other.
-            network="host" if several else None,
         )
+        if request.nodes.count > 1:
+            # The ranks of several machines have to reach each other.
+            options = replace(options, network="host", devices=rdma_devices() if request.cuda else ())
         user = this_user(self.context.environ)
         return container_settings(lock, user, engine.facts, HostFolders(compiled=compiled), options)
 
@@ -338,35 +340,45 @@ def suite_request(whole: Lock | None, selection: SuiteSelection, platform: Platf
     if not platform.is_linux:
         raise UnfitMachine(f"the suite runs on Linux, and this is {platform.value}")
     lock = whole.on(platform) if whole else None
-    own = lock.conformance if lock else None
+    own = Conformance(checks=())
+    if lock and lock.conformance:
+        own = lock.conformance
     try:
         check_nodes(selection.nodes)
     except BadOption as error:
         raise UsageError(str(error), hint=error.hint) from error
-    # Without a lock nobody has said that the stack is for the CPU.
-    device = selection.device or ("cuda" if lock is None or lock.driver else "cpu")
-    if device not in ("cuda", "cpu"):
-        raise UsageError(f"there is no device {device}", hint="use cuda or cpu")
-    if device == "cuda" and lock and not lock.driver:
-        raise UsageError(f"{lock.name} has no CUDA to test", hint="use --device cpu, or add [cuda] to its spec")
-    chosen = burned(selection.checks, selection.burn_s) or (own.checks if own else ())
-    unknown = [name for name in (*chosen, *({*selection.limits} - {DRIVER})) if name not in CHECKS]
-    if unknown:
-        raise UsageError(f"there is no check {unknown[0]}", hint=f"use {', '.join(CHECKS)}")
-    as_if = selection.as_if[0].on(platform) if selection.as_if else None
+    device = _device(lock, selection.device)
+    chosen = burned(selection.checks, selection.burn_s) or own.checks or tuple(CHECKS)
+    limited = [name for name in selection.limits if name != DRIVER]
+    for name in (*chosen, *limited):
+        if name not in CHECKS:
+            raise UsageError(f"there is no check {name}", hint=f"use {', '.join(CHECKS)}")
+    checks = tuple(name for name in CHECKS if name in chosen)
     return SuiteRequest(
         device=device,
-        checks=tuple(name for name in CHECKS if not chosen or name in chosen),
-        required=tuple(name for name in CHECKS if own and name in own.checks and name in (chosen or CHECKS)),
-        world_size=selection.world_size or (own.world_size if own else None),
+        checks=checks,
+        required=tuple(name for name in checks if name in own.checks),
+        world_size=selection.world_size or own.world_size,
         nodes=selection.nodes,
         locked=_locked_stack(lock, platform) if lock else None,
-        as_if=_locked_stack(as_if, platform) if as_if else None,
+        as_if=_locked_stack(selection.as_if[0].on(platform), platform) if selection.as_if else None,
         limits=selection.limits,
         limit_factor=selection.limit_factor,
         burn_s=selection.burn_s,
-        named=named_checks(selection.checks, selection.burn_s) or (own.checks if own else ()),
+        named=named_checks(selection.checks, selection.burn_s) or own.checks,
     )
+
+
+def _device(lock: Lock | None, named: str | None) -> str:
+    """The device to test; without a lock nobody has said that the stack is for the CPU."""
+    has_cuda = lock is None or lock.driver is not None
+    if not named:
+        return "cuda" if has_cuda else "cpu"
+    if named not in ("cuda", "cpu"):
+        raise UsageError(f"there is no device {named}", hint="use cuda or cpu")
+    if named == "cuda" and lock and not has_cuda:
+        raise UsageError(f"{lock.name} has no CUDA to test", hint="use --device cpu, or add [cuda] to its spec")
+    return named
 
 
 def lock_name(lock: Lock, sha256: str) -> LockName:
@@ -376,22 +388,30 @@ def lock_name(lock: Lock, sha256: str) -> LockName:
 
 def _locked_stack(lock: Lock, platform: Platform) -> LockedStack:
     part = part_of(lock, platform)
+    packages: dict[str, str] = {}
+    size_bytes = 0
+    for below in part.installed:
+        packages[below.name] = below.version
+    for conda in part.conda:
+        packages[conda.name] = conda.version
+        size_bytes += conda.size_bytes or 0
+    for conda in part.conda:
+        packages |= {each.name: each.version for each in conda.provides}
     # A wheel on top of conda's package of that name is what Python imports.
-    packages = {each.name: each.version for each in part.installed}
-    packages |= {each.name: each.version for each in part.conda}
-    for package in part.conda:
-        packages |= {each.name: each.version for each in package.provides}
-    packages |= {each.name: each.version for each in part.packages}
-    size_bytes = sum(each.wheel.size_bytes or 0 for each in part.packages)
-    size_bytes += sum(each.size_bytes or 0 for each in part.conda)
-    codes = [each for each in lock.gpu_code if each.platform is part.target.platform]
+    for package in part.packages:
+        packages[package.name] = package.version
+        size_bytes += package.wheel.size_bytes or 0
+    code = []
+    for each in lock.gpu_code:
+        if each.platform is platform:
+            code.append(LockedGpuCode(each.package, each.version, each.sm, each.ptx))
     return LockedStack(
         name=lock.name,
         python=part.target.python.version,
         packages=packages,
         expected=asdict(expected_of(part)),
         size_bytes=size_bytes,
-        code=tuple(LockedGpuCode(each.package, each.version, each.sm, each.ptx) for each in codes),
+        code=tuple(code),
         cuda_release=lock.base_image.cuda_release if lock.base_image else None,
         minimum_driver=lock.driver.minimum if lock.driver else None,
     )
@@ -513,11 +533,12 @@ def _results(document: Path, finished: Finished) -> Mapping[str, Any]:
     try:
         return _read(document)
     except (OSError, ValueError, RecursionError) as error:
-        why = f"{error.strerror}; " if isinstance(error, OSError) and not isinstance(error, FileNotFoundError) else ""
-        lines = [line for line in finished.stderr.splitlines() if line.strip()]
+        why = ""
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            why = f"{error.strerror}; "
+        *_, output = ["no output", *filter(str.strip, finished.stderr.splitlines())]
         raise UnfitMachine(
-            f"the suite exited with status {finished.status} without results: {why}"
-            f"{lines[-1] if lines else 'no output'}",
+            f"the suite exited with status {finished.status} without results: {why}{output}",
             hint="check that its Python is 3.9 or newer, and that it may write to its folder of results",
         ) from error
 
