@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from envspec.errors import UnfitMachine, UsageError
 from envspec.image.engine import find_image
 from envspec.io.cache import COMPILED, FolderInUse
 from envspec.models import Lock, Platform
-from envspec.operations.image_cache import default_tag, image_options
+from envspec.operations.image_cache import default_tag, image_options, in_words, linux_platforms
 
 #: The values that a request is made of, for callers.
 __all__ = ["ContainerOptions", "Gpus", "Mount", "MountAccess", "Port", "StartMode", "Streams", "Terminal"]
@@ -40,8 +40,9 @@ __all__ = ["ContainerOptions", "Gpus", "Mount", "MountAccess", "Port", "StartMod
 class ContainerRequest:
     """What to run in a container of a lock's image.
 
-    work: the folder at the working directory, None for an empty one. caches: whether the container shares Hugging
-    Face's cache and what compilers keep. platform: None for the engine's own.
+    work: the folder at the working directory, None for an empty one.
+    caches: whether the container shares Hugging Face's cache and what compilers keep.
+    platform: None for the engine's own.
     """
 
     options: ContainerOptions
@@ -80,27 +81,27 @@ def run_container(
             folders = replace(folders, compiled=compiled_folder(context.cache, image))
         settings = container_settings(lock, user, engine.facts, folders, request.options)
         _make_folders(folders, [mount.source for mount in settings.mounts])
-        in_use = FolderInUse(Path(folders.compiled)) if folders.compiled else None
-        if context.in_use is not None:
-            # A container may run for days, and uses nothing else of the cache.
-            context.in_use.end()
-        try:
+        with ExitStack() as stack:
+            if folders.compiled:
+                stack.callback(FolderInUse(Path(folders.compiled)).end)
+            if context.in_use is not None:
+                # A container may run for days, and uses nothing else of the cache.
+                context.in_use.end()
             return run(engine, image, settings, streams, report)
-        finally:
-            if in_use is not None:
-                in_use.end()
 
 
 def _shared_folders(request: ContainerRequest, engine: Engine, context: Context) -> HostFolders:
-    if not engine.address.is_remote:
-        work = None if request.work is None else str(request.work.absolute())
-        return HostFolders(work=work, hub=_hub(context) if request.caches else ())
+    if engine.address.is_remote:
+        if request.work is not None:
+            raise UsageError(
+                f"the engine at {engine.address} is another machine, without the folders of this one",
+                hint="`--no-work` starts with an empty folder; `--mount SRC:DST` mounts folders of that machine",
+            )
+        return HostFolders()
+    folders = HostFolders(hub=_hub(context) if request.caches else ())
     if request.work is not None:
-        raise UsageError(
-            f"the engine at {engine.address} is another machine, without the folders of this one",
-            hint="`--no-work` starts with an empty folder; `--mount SRC:DST` mounts folders of that machine",
-        )
-    return HostFolders()
+        folders = replace(folders, work=str(request.work.absolute()))
+    return folders
 
 
 def image_in_engine(engine: Engine, lock: Lock, platform: Platform, context: Context, *, bytecode: bool) -> str:
@@ -132,7 +133,7 @@ def parse_gpus(text: str) -> Gpus | tuple[str, ...]:
     named = {"auto": Gpus.AS_LOCKED, "all": Gpus.ALL, "none": Gpus.NONE}.get(text)
     if named is not None:
         return named
-    chosen = tuple(each.strip() for each in text.split(",") if each.strip())
+    chosen = tuple(filter(None, map(str.strip, text.split(","))))
     if not chosen or not all(re.fullmatch(r"\d+(?::\d+)?|(?:GPU|MIG)-[\w/-]+", each) for each in chosen):
         raise UsageError(f"--gpus {text}: neither all nor none nor GPUs", hint="by number or UUID: --gpus 0,1")
     return chosen
@@ -144,40 +145,34 @@ def check_platform(lock: Lock, named: Platform | None) -> None:
     Raises:
         UsageError: the lock is not for the named platform. UnfitMachine: it is for no linux platform.
     """
-    locked = _linux_platforms(lock)
+    locked = linux_platforms(lock)
     if not locked:
-        platforms = ", ".join(part.target.platform.value for part in lock.resolutions)
+        platforms = in_words(part.target.platform for part in lock.resolutions)
         raise UnfitMachine(
             f"{lock.name} is locked for {platforms}, and a container needs a linux platform",
             hint='add "linux-64" to [env] platforms and lock again',
         )
     if named and named not in locked:
-        raise UsageError(f"{lock.name} is not locked for {named.value}", hint=f"use {_in_words(locked)}")
+        raise UsageError(f"{lock.name} is not locked for {named.value}", hint=f"use {in_words(locked)}")
 
 
 def engine_platform(lock: Lock, engine: Engine, named: Platform | None) -> Platform:
     """The named platform, else the engine's own, which need not be this machine's. The lock passed `check_platform`."""
     own = engine.facts.platform
-    locked = _linux_platforms(lock)
+    locked = linux_platforms(lock)
     platform = named or own
     if platform in locked:
         return platform
+    runs = "neither linux-64 nor linux-aarch64"
+    hint = "name another engine by DOCKER_HOST"
+    if own:
+        runs = own.value
+        hint = (
+            f'add "{runs}" to [env] platforms and lock again; `--platform` runs another one if the engine emulates it'
+        )
     raise UnfitMachine(
-        f"{lock.name} is locked for {_in_words(locked)}, and the engine ({engine.facts}) runs "
-        f"{own.value if own else 'neither linux-64 nor linux-aarch64'}",
-        hint=f'add "{own.value}" to [env] platforms and lock again; '
-        "`--platform` runs another one if the engine emulates it"
-        if own
-        else "name another engine by DOCKER_HOST",
+        f"{lock.name} is locked for {in_words(locked)}, and the engine ({engine.facts}) runs {runs}", hint=hint
     )
-
-
-def _linux_platforms(lock: Lock) -> list[Platform]:
-    return [part.target.platform for part in lock.resolutions if part.target.platform.is_linux]
-
-
-def _in_words(platforms: Sequence[Platform]) -> str:
-    return ", ".join(platform.value for platform in platforms)
 
 
 def this_user(environ: Mapping[str, str]) -> User:
@@ -204,7 +199,7 @@ def _hub(context: Context) -> tuple[tuple[str, str], ...]:
 
 def _make_folders(folders: HostFolders, mounted: Sequence[str]) -> None:
     """Make those of envspec's and Hugging Face's folders that are mounted and do not exist yet."""
-    ours = {folders.compiled, *(path for _, path in folders.hub)}
+    ours = {folders.compiled, *dict(folders.hub).values()}
     for path in mounted:
         if path in ours:
             try:

@@ -18,6 +18,7 @@ from envspec.escaping import one_line
 from envspec.io.files import read_untrusted, write_file
 from envspec.models import Lock, Platform
 from envspec.operations.conformance import SuiteSelection, local_python, lock_name, suite_request
+from envspec.operations.image_cache import linux_platforms
 from envspec.operations.suite_file import suite_file
 from envspec.receipts.fleet import Fleet, FleetNode, fleet
 from envspec.receipts.model import RECEIPT_FILE, BadReceipt, LockName, Receipt, load
@@ -103,8 +104,8 @@ def _kubernetes(lock: Lock, sha256: str, selection: SuiteSelection, job: FleetJo
     image = parse(job.image)
     if image.scheme:
         raise UsageError(f"{job.image}: nodes can't be given a scheme", hint="leave it out")
-    platforms = [each.target.platform for each in lock.resolutions if each.target.platform.is_linux]
-    request = suite_request(lock, selection, platforms[0] if platforms else Platform.LINUX_64)
+    platform = next(iter(linux_platforms(lock)), Platform.LINUX_64)
+    request = suite_request(lock, selection, platform)
     document = _request_json(request, lock_name(lock, sha256))
     suite = suite_file()
     if len(suite) + len(document) > _CONFIG_MAP_BYTES:
@@ -157,8 +158,10 @@ def read_fleet(folder: Path) -> Fleet:
     names = {*_listed(folder), *(each.parent.name for each in folder.glob(f"*/{RECEIPT_FILE}"))}
     if not names:
         raise UsageError(f"{folder} has no receipts", hint="name a folder with NODE/receipt.json in it")
+    nodes = [_node(folder, name) for name in names & folders]
     # A name in nodes.txt may be any text: none of them leads to another folder.
-    return fleet(_node(folder, name) if name in folders else FleetNode(name, None, "no receipt") for name in names)
+    nodes += [FleetNode(name, None, "no receipt") for name in names - folders]
+    return fleet(nodes)
 
 
 def _listed(folder: Path) -> list[str]:
@@ -176,7 +179,9 @@ def _listed(folder: Path) -> list[str]:
 def _node(folder: Path, name: str) -> FleetNode:
     receipt, problem = _read(folder / name)
     with_others = folder / name / TOGETHER
-    together, problem_together = _read(with_others) if with_others.is_dir() else (None, "")
+    if not with_others.is_dir():
+        return FleetNode(name, receipt, problem)
+    together, problem_together = _read(with_others)
     return FleetNode(name, receipt, problem, together, problem_together)
 
 
@@ -189,5 +194,7 @@ def _read(folder: Path) -> tuple[Receipt | None, str]:
         return None, "no receipt"
     except OSError as error:
         return None, f"its receipt can't be read: {error.strerror}"
-    except (BadReceipt, ValueError, RecursionError) as error:
-        return None, one_line(error.message if isinstance(error, BadReceipt) else f"its receipt is not valid: {error}")
+    except BadReceipt as error:
+        return None, one_line(error.message)
+    except (ValueError, RecursionError) as error:
+        return None, one_line(f"its receipt is not valid: {error}")

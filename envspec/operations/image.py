@@ -29,7 +29,8 @@ from envspec.io.tasks import gather_or_cancel, run_interruptible
 from envspec.lockfile.document import identity
 from envspec.lockfile.folder import read_lock, write_folder
 from envspec.lockfile.header import LOCK_FILE
-from envspec.models import ImageId, Lock, Package, Platform, Resolution
+from envspec.models import BaseImage, ImageId, Lock, Package, Platform, Resolution
+from envspec.operations.image_cache import image_packages, platforms_with_image
 from envspec.operations.lock_state import lacks_wheel
 from envspec.operations.session import Session
 from envspec.operations.shared_files import refuse_conflicts
@@ -99,17 +100,16 @@ class ImageSession(AsyncExitStack):
         try:
             return await use()
         except ArchiveMissing:
-            platforms = self.options.platforms
-            parts = [part for part in self.options.lock.resolutions if part.target.platform in platforms]
             with as_cache_error(self.context.cache):
-                await self._builder.fetch_wheels([each for part in parts for each in part.packages])
+                await self._builder.fetch_wheels(image_packages(self.options))
             return await use()
 
     def writing(self, images: Sequence[Image]) -> outputs.OnBytes:
         """Reports what is written of images; a blob that several share is written once."""
-        sizes = {layer.blob.digest: layer.blob.size_bytes for image in images for layer in image.layers}
+        sizes: dict[str, int] = {}
         for image in images:
             sizes |= {image.id: len(image.config), image.digest: len(image.manifest)}
+            sizes |= {layer.blob.digest: layer.blob.size_bytes for layer in image.layers}
         return self.clients.bytes_moved(ImageStage.WRITING, sum(sizes.values()))
 
     async def fetch_base_layers(self, assembled: Sequence[BuiltImage]) -> None:
@@ -120,24 +120,21 @@ class ImageSession(AsyncExitStack):
         """
         from envspec.registry.pull import fetch_blob
 
-        missing = {
-            layer.blob.digest: (each.base, layer.blob)
-            for each in assembled
-            for layer in each.base.layers
-            if not self.blobs.has(layer.blob)
-        }
+        missing: dict[str, tuple[str, Descriptor]] = {}
+        for each in assembled:
+            for layer in each.base.layers:
+                if self.blobs.has(layer.blob):
+                    continue
+                if self.context.is_offline:
+                    raise OfflineMiss(f"a layer of {each.base.name}")
+                missing[layer.blob.digest] = (each.base.name, layer.blob)
         if not missing:
             return
-        if self.context.is_offline:
-            base, _ = next(iter(missing.values()))
-            raise OfflineMiss(f"a layer of {base.name}")
         registry = await self.clients.registry()
-        total = sum(blob.size_bytes for _, blob in missing.values())
-        moved = self.clients.bytes_moved(ImageStage.BASE_LAYERS, total)
-        fetched = [
-            fetch_blob(registry, parse(base.name), blob, self.blobs.path(blob.digest), moved)
-            for base, blob in missing.values()
-        ]
+        moved = self.clients.bytes_moved(ImageStage.BASE_LAYERS, sum(blob.size_bytes for _, blob in missing.values()))
+        fetched = []
+        for digest, (name, blob) in missing.items():
+            fetched.append(fetch_blob(registry, parse(name), blob, self.blobs.path(digest), moved))
         await gather_or_cancel(fetched, self.context.jobs)
 
     def _cache_wheels(self, assembled: BuiltImage) -> None:
@@ -172,9 +169,11 @@ def with_mirrors_of(lock: Lock, context: Context) -> Context:
     Raises:
         UsageError: the spec names a mirror in another form.
     """
+    if lock.directory is None:
+        return context
     spec = None
     with suppress(UsageError):
-        spec = find_spec_of(lock.spec, lock.directory) if lock.directory is not None else None
+        spec = find_spec_of(lock.spec, lock.directory)
     if spec is None:
         return context
     try:
@@ -185,37 +184,50 @@ def with_mirrors_of(lock: Lock, context: Context) -> Context:
 
 
 def _missing_libraries(lock: Lock, assembled: BuiltImage, facts: Facts) -> Iterator[str]:
-    """What modules of the wheels need and nothing in the image has. Nothing is said of a base of the user's own, of
-    which no row states what it contains, and of wheels on top of conda's packages.
-    """
+    """What modules of the wheels need and nothing in the image has; nothing for wheels on top of conda's packages."""
     from envspec.image.libraries import missing_libraries
 
     image = assembled.image.platform
     resolution = next(each for each in lock.resolutions if each.target.platform is image)
     base = lock.on(image).base_image
-    system = facts.system(base.os) if base else None
-    row = facts.libraries_of(base.os) if base else None
-    is_known = base and (base.cuda_release or (system and system.image == f"{base.repository}:{base.tag}"))
-    if row is None or not is_known or resolution.conda:
+    if base is None or not _is_known(base, facts) or resolution.conda:
         return
-    installed = assembled.system_files.names() if assembled.system_files else frozenset()
-    contents = {
-        package: content.libraries
-        for package in resolution.packages
-        if (content := assembled.wheels.get(package.wheel.sha256))
-    }
+    row = facts.libraries_of(base.os)
+    if row is None:
+        return
+    libraries = {*row.base}
+    if assembled.system_files:
+        libraries |= assembled.system_files.names()
+    contents = {}
+    for package in resolution.packages:
+        content = assembled.wheels.get(package.wheel.sha256)
+        if content:
+            contents[package] = content.libraries
 
     def has(name: str) -> bool:
-        return name in row.base or name in installed
+        return name in libraries
 
     for missing in missing_libraries(contents, row.os, has, facts):
         ways = f": add {', '.join(map(repr, missing.apt))} to [system] apt" if missing.apt else ""
         yield f"{image.value}: {missing}, which nothing in the image has{ways}"
 
 
+def _is_known(base: BaseImage, facts: Facts) -> bool:
+    """Whether rows state what a base image contains: NVIDIA's, or a system's own."""
+    system = facts.system(base.os)
+    is_of_system = system is not None and system.image == f"{base.repository}:{base.tag}"
+    return is_of_system or bool(base.cuda_release)
+
+
 @dataclass(frozen=True, slots=True)
 class Destinations:
-    """Where an image goes. push: a reference. load: its name in this machine's engine. tag: its name in the tar."""
+    """Where an image goes.
+
+    tar, layout: files to write.
+    push: a reference.
+    load: its name in this machine's engine.
+    tag: its name in the tar.
+    """
 
     tar: Path | None = None
     layout: Path | None = None
@@ -248,12 +260,16 @@ async def identify(options: ImageOptions, context: Context) -> Lock:
     async with ImageSession(options, context) as session:
         assembled = await session.build()
     pyc = options.bytecode is Bytecode.COMPILED
-    mine = [ImageId(each.image.platform, each.locked_id, pyc) for each in assembled]
-    replaced = {(each.platform, each.pyc) for each in mine}
-    others = [each for each in options.lock.images if (each.platform, each.pyc) not in replaced]
+    images = {(each.platform, each.pyc): each for each in options.lock.images}
     systems = {each.platform: each for each in options.lock.system}
-    systems |= {each.system.platform: each.system for each in assembled if each.system}
-    return replace(options.lock, images=(*others, *mine), system=tuple(systems.values()))
+    for built in assembled:
+        platform = built.image.platform
+        # Those that are new are the last.
+        images.pop((platform, pyc), None)
+        images[platform, pyc] = ImageId(platform, built.locked_id, pyc)
+        if built.system:
+            systems[built.system.platform] = built.system
+    return replace(options.lock, images=tuple(images.values()), system=tuple(systems.values()))
 
 
 async def _build(options: ImageOptions, destinations: Destinations, context: Context) -> Built:
@@ -264,7 +280,11 @@ async def _build(options: ImageOptions, destinations: Destinations, context: Con
         images = tuple(each.image for each in assembled)
         for each in assembled:
             _compare(options, each)
-        index = index_of(images, annotations_of(options.lock, options.identity, None)) if len(images) > 1 else None
+        index = None
+        digest = images[0].digest
+        if len(images) > 1:
+            index = index_of(images, annotations_of(options.lock, options.identity, None))
+            digest = digest_of(index)
         if destinations.tar or destinations.layout:
             await session.fetch_base_layers(assembled)
         files = outputs.files_of(images, index, [destinations.tag] if destinations.tag else [])
@@ -277,7 +297,7 @@ async def _build(options: ImageOptions, destinations: Destinations, context: Con
             await session.with_wheels(lambda: _load(session, assembled, name))
         if destinations.push:
             await _push(session, assembled, index, destinations.push)
-    return Built(images, digest_of(index) if index is not None else images[0].digest)
+    return Built(images, digest)
 
 
 def _is_unbuilt(package: Package) -> bool:
@@ -292,8 +312,7 @@ async def with_built(
     What must be compiled is not among them by default: `lock --image` compiles it once.
     """
     lock = options.lock
-    parts = [each for each in lock.resolutions if each.target.platform in options.platforms]
-    if not lock.base_images or not any(wanted(package) for part in parts for package in part.packages):
+    if not lock.base_images or not any(map(wanted, image_packages(options))):
         return options
     from envspec.operations.build_wheels import Builds
 
@@ -338,7 +357,9 @@ def _load_image(session: ImageSession, one: BuiltImage, tag: str, loop: asyncio.
         if existing < len(one.base.layers):
             asyncio.run_coroutine_threadsafe(session.fetch_base_layers([one]), loop).result()
         files = loading.files_to_load(image, [tag], existing)
-        total = sum(len(content) if isinstance(content, bytes) else content.size_bytes for _, content in files)
+        total = 0
+        for _, content in files:
+            total += len(content) if isinstance(content, bytes) else content.size_bytes
         moved = session.clients.bytes_moved(ImageStage.LOADING, total)
         loaded = loading.load(engine, image, tar_of(files, session.open, moved))
     loading.tag_image(engine, loaded, tag)
@@ -372,7 +393,8 @@ async def _push(session: ImageSession, assembled: Sequence[BuiltImage], index: b
         config = Descriptor(OCI_CONFIG, each.image.id, len(each.image.config))
         blobs[config.digest] = StreamedBlob(config, partial(whole, each.image.config))
     documents = [Manifest(each.image.manifest, OCI_MANIFEST) for each in assembled]
-    documents += [Manifest(index, OCI_INDEX, ManifestKind.INDEX)] if index is not None else []
+    if index is not None:
+        documents.append(Manifest(index, OCI_INDEX, ManifestKind.INDEX))
 
     def report(done: int, total: int) -> None:
         session.context.reporter.progress(Step(ImageStage.PUSHING, 0, 0, done, total))
@@ -446,15 +468,12 @@ def record_images(
     from envspec.operations.lock.complete import lock_files
 
     lock = read_lock(directory)
-    platforms = [r.target.platform for r in lock.resolutions if r.target.platform.is_linux]
-    if not platforms:
-        raise UsageError(
-            f"{lock.name} has no linux platform, and images are for linux", hint="add linux-64 to [env] platforms"
-        )
+    platforms = platforms_with_image(lock)
     unfit: dict[Platform, UnfitMachine] = {}
     for platform in platforms:
+        before = _without_builds(lock, platform) if anew else lock
         try:
-            lock = identify(_without_builds(lock, platform) if anew else lock, platform)
+            lock = identify(before, platform)
         except UnfitMachine as error:
             unfit[platform] = error
     if len(unfit) == len(platforms):
@@ -467,11 +486,12 @@ def record_images(
 def _without_builds(lock: Lock, platform: Platform) -> Lock:
     """The lock without what builds have found for a platform: its system layer, and the wheels of its sources."""
 
-    def as_source(part: Resolution) -> Resolution:
-        if part.target.platform is not platform:
-            return part
-        packages = (replace(each, built=None, record_sha256=None) if each.built else each for each in part.packages)
-        return replace(part, packages=tuple(packages))
+    def as_source(package: Package) -> Package:
+        return replace(package, built=None, record_sha256=None) if package.built else package
 
+    resolutions = list(lock.resolutions)
+    for number, part in enumerate(resolutions):
+        if part.target.platform is platform:
+            resolutions[number] = replace(part, packages=tuple(map(as_source, part.packages)))
     system = tuple(each for each in lock.system if each.platform is not platform)
-    return replace(lock, resolutions=tuple(map(as_source, lock.resolutions)), system=system)
+    return replace(lock, resolutions=tuple(resolutions), system=system)

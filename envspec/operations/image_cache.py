@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import platform as machine
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -89,11 +89,13 @@ class ImageRequest:
 
     def cached(self) -> CachedIds | None:
         """The images, if this machine has built them before."""
+        if not self._key:
+            return None
 
         def read(found: Any) -> CachedIds:
             return CachedIds(tuple((str(platform), str(image)) for platform, image in found["ids"]), found["digest"])
 
-        return self._cache.read_as(self._key, read) if self._key else None
+        return self._cache.read_as(self._key, read)
 
     def remember(self, built: Built) -> None:
         """Keep the IDs for the next time, if the cache can be written."""
@@ -106,8 +108,7 @@ class ImageRequest:
         """The wheels of the image that are not in the cache, once each."""
         from envspec.fetch.wheels import wheel_path
 
-        parts = [part for part in self.lock.resolutions if part.target.platform in self.options.platforms]
-        paths = {wheel_path(self._root, each): each for part in parts for each in part.packages}
+        paths = {wheel_path(self._root, each): each for each in image_packages(self.options)}
         return [each for path, each in paths.items() if not path.is_file()]
 
     @cached_property
@@ -185,19 +186,15 @@ def image_platforms(lock: Lock, named: Sequence[str | Platform]) -> tuple[Platfo
     from envspec.diagnostics.machine import this_platform
     from envspec.models import Platform
 
-    locked = [resolution.target.platform for resolution in lock.resolutions]
-    linux = [platform for platform in locked if platform.is_linux]
-    if not linux:
-        raise UsageError(
-            f"{lock.name} has no linux platform, and images are for linux", hint="add linux-64 to [env] platforms"
-        )
+    linux = platforms_with_image(lock)
     if named:
+        locked = [part.target.platform for part in lock.resolutions]
         chosen = tuple(dict.fromkeys(map(Platform, named)))
-        missing = [platform.value for platform in chosen if platform not in locked]
+        missing = [platform for platform in chosen if platform not in locked]
         if missing:
             raise UsageError(
-                f"{lock.name} is not locked for {', '.join(missing)}",
-                hint=f"use {', '.join(platform.value for platform in locked)}",
+                f"{lock.name} is not locked for {in_words(missing)}",
+                hint=f"use {in_words(locked)}",
             )
         return chosen
     local = this_platform()
@@ -205,8 +202,39 @@ def image_platforms(lock: Lock, named: Sequence[str | Platform]) -> tuple[Platfo
         return (local,)
     if len(linux) > 1:
         raise UsageError(
-            f"{lock.name} has images for {', '.join(platform.value for platform in linux)}, none for this machine",
+            f"{lock.name} has images for {in_words(linux)}, none for this machine",
             hint="choose by --platform",
         )
     # On a Mac or Windows the engine runs linux containers: the lock's only platform.
     return (linux[0],)
+
+
+def platforms_with_image(lock: Lock) -> list[Platform]:
+    """Those that are linux.
+
+    Raises:
+        UsageError: there is none.
+    """
+    linux = linux_platforms(lock)
+    if not linux:
+        raise UsageError(
+            f"{lock.name} has no linux platform, and images are for linux", hint="add linux-64 to [env] platforms"
+        )
+    return linux
+
+
+def linux_platforms(lock: Lock) -> list[Platform]:
+    return [part.target.platform for part in lock.resolutions if part.target.platform.is_linux]
+
+
+def in_words(platforms: Iterable[Platform]) -> str:
+    return ", ".join(platform.value for platform in platforms)
+
+
+def image_packages(options: ImageOptions) -> list[Package]:
+    """The packages of the images, of one platform after the other."""
+    found: list[Package] = []
+    for part in options.lock.resolutions:
+        if part.target.platform in options.platforms:
+            found += part.packages
+    return found
