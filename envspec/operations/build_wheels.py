@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from packaging.requirements import Requirement as Pep508
+
 from envspec.base_image.cuda import NoSuchImage, Release
 from envspec.base_image.plan import choose_image, custom_image
 from envspec.build.environment import FIRST_TOOLKIT, cuda_of, host_compiler, local_glibc, packages_beside
@@ -33,7 +35,7 @@ from envspec.facts import Facts
 from envspec.facts.tables import load_facts
 from envspec.fetch.download import Downloads
 from envspec.fetch.sources import commit_of, copy_to_cache, fetch_sdist
-from envspec.fetch.types import archive_path, python_archive
+from envspec.fetch.types import Archive, archive_path, python_archive
 from envspec.fetch.wheels import fetch_wheels
 from envspec.io.confine import NoConfinement
 from envspec.io.files import local_path, tree_sha256
@@ -124,10 +126,7 @@ class WheelBuilder:
         if not rows:
             return None
         archive = python_archive(rows[0].version, rows[0].url, rows[0].sha256)
-
-        async def fetch() -> Path:
-            return (await Downloads(self._context).fetch([archive]))[archive.sha256]
-
+        fetch = partial(self._fetched, archive)
         build = standalone_build(self._context.cache, python.series, archive.sha256, fetch, is_known=True)
         try:
             return await unpacked_build(build)
@@ -158,12 +157,13 @@ class WheelBuilder:
 
     async def _digest(self, name: str, base: BaseImage, platform: Platform) -> str:
         if name == f"{base.repository}:{base.tag}":
-            pinned = next((each.digest for each in base.digests if each.platform is platform and each.digest), None)
-            if pinned is not None:
-                return pinned
-        row = load_facts().digest_of(name.rpartition(":")[2], platform) if base.flavor else None
-        if row is not None:
-            return row.digest
+            for pinned in base.digests:
+                if pinned.platform is platform and pinned.digest:
+                    return pinned.digest
+        if base.flavor:
+            row = load_facts().digest_of(name.rpartition(":")[2], platform)
+            if row is not None:
+                return row.digest
         if self._context.is_offline:
             raise OfflineMiss(f"the digest of {name}")
         found = await resolve_digests(parse(name), [platform], await self._session.registry())
@@ -173,16 +173,16 @@ class WheelBuilder:
         """A standalone build of the target's Python, else the newest of its series: wheels are for a series."""
         python = target.python
         if python.source == "standalone" and python.url and python.sha256:
-            archive = python_archive(python.version, python.url, python.sha256)
-        else:
-            rows = load_facts().standalone_pythons(python.series, target.platform)
-            same = tuple(each for each in rows if each.version == python.version)
-            if not rows:
-                raise WheelBuildFailed(
-                    f"Python {python.series}", f"no standalone build of it is known for {target.platform.value}"
-                )
-            chosen = (same or rows)[0]
-            archive = python_archive(chosen.version, chosen.url, chosen.sha256)
+            return await self._fetched(python_archive(python.version, python.url, python.sha256))
+        rows = load_facts().standalone_pythons(python.series, target.platform)
+        if not rows:
+            raise WheelBuildFailed(
+                f"Python {python.series}", f"no standalone build of it is known for {target.platform.value}"
+            )
+        chosen = next((each for each in rows if each.version == python.version), rows[0])
+        return await self._fetched(python_archive(chosen.version, chosen.url, chosen.sha256))
+
+    async def _fetched(self, archive: Archive) -> Path:
         return (await Downloads(self._context).fetch([archive]))[archive.sha256]
 
 
@@ -221,6 +221,12 @@ class _Found:
     sdist: WheelFile | None
     build: BuildRequest | Path
 
+    def is_of(self, package: Package) -> bool:
+        """Whether a package of another lock was built of the same source."""
+        if (package.file.index, package.file.url) != (self.index, self.url):
+            return False
+        return self.sdist is None or self.sdist.sha256 == package.file.sha256
+
 
 async def build_sources(
     state: LockState, targets: Sequence[Target]
@@ -235,10 +241,9 @@ async def build_sources(
     async with Session(state.context.without_progress()) as session:
         builder = WheelBuilder(state.spec.env.name, partial(own_base, state.spec, state.facts), session)
         sources = _Sources(state, builder)
-        found = {
-            target: {str(each): await sources.wheel_of(each, target) for each in sources_of(state.spec, target)}
-            for target in targets
-        }
+        found: dict[Target, dict[str, BuiltSource]] = {}
+        for target in targets:
+            found[target] = {str(each): await sources.wheel_of(each, target) for each in sources_of(state.spec, target)}
     return found, tuple(sources.commits.values())
 
 
@@ -266,7 +271,9 @@ class _Sources:
             try:
                 made = await self._builder.build_wheel(found.build)
             except NoConfinement:
-                unbuilt = await asyncio.to_thread(self._unbuilt, name, found.sdist) if found.sdist else None
+                if found.sdist is None:
+                    raise
+                unbuilt = await asyncio.to_thread(self._unbuilt, name, found.sdist)
                 if unbuilt is None:
                     raise
                 return unbuilt
@@ -287,8 +294,10 @@ class _Sources:
         content = archive_path(self._context.cache, name, file.sha256, file.filename).read_bytes()
         try:
             version = stated_version(content, file.filename)
-            source = source_of_metadata(content, file.filename, name, version) if version else None
-            if version is None or source is None:
+            if not version:
+                return None
+            source = source_of_metadata(content, file.filename, name, version)
+            if source is None:
                 return None
             body = stated_metadata(content, file.filename, name, version)
         except BadSdist as error:
@@ -301,14 +310,15 @@ class _Sources:
         lock = self._state.old
         if lock is None or not self._state.builds_alike(lock):
             return None
-        packages = (p for part in lock.resolutions if part.target == target for p in part.packages)
-        old = next((package for package in packages if package.name == name), None)
-        if old is None or old.built is None or (old.file.index, old.file.url) != (found.index, found.url):
-            return None
-        if found.sdist is not None and found.sdist.sha256 != old.file.sha256:
-            return None
-        paths = await find_built([old], self._context.without_progress())
-        return (old.built, paths[old.built.sha256]) if old.built.sha256 in paths else None
+        for part in lock.resolutions:
+            if part.target != target:
+                continue
+            for old in part.packages:
+                if old.name == name and old.built is not None and found.is_of(old):
+                    paths = await find_built([old], self._context.without_progress())
+                    if old.built.sha256 in paths:
+                        return old.built, paths[old.built.sha256]
+        return None
 
     async def _find(self, requirement: Requirement, target: Target) -> _Found:
         wanted = WheelRequest(requirement.name, None, target, self._state.as_of, self._indexes)
@@ -358,8 +368,10 @@ class _Sources:
         build: BuildRequest | Path
         if path.is_dir():
             build = folder_request(wanted, path, sha256)
+        elif path.name.endswith(".whl"):
+            build = path
         else:
-            build = path if path.name.endswith(".whl") else sdist_request(wanted, sha256, _existing(path))
+            build = sdist_request(wanted, sha256, _existing(path))
         return _Found(LOCAL, f"{address}#sha256={sha256}", None, build)
 
     def _copy(self, name: str, path: Path, sha256: str, target: Target) -> tuple[BuiltWheel, Path]:
@@ -387,39 +399,49 @@ def unmet_requirements(
     metadata: bytes, package: Package, part: Resolution, overrides: Overrides
 ) -> list[tuple[str, str]]:
     """The requirements of a package's METADATA that the packages of a resolution do not meet, each with the reason."""
-    versions = {each.name: (each.version, frozenset(each.extras)) for each in part.packages}
-    provided = {each.name: each.version for conda in part.conda for each in conda.provides}
-    provided |= {each.name: each.version for each in part.installed}
-    left = tuple(filter(None, (override(text, overrides) for text in declared(metadata))))
-    found = []
-    for requirement in applicable(left, marker_environment(part.target), frozenset(package.extras)):
+    versions: dict[str, str] = {}
+    for conda in part.conda:
+        versions |= {each.name: each.version for each in conda.provides}
+    versions |= {each.name: each.version for each in part.installed}
+    versions |= {each.name: each.version for each in part.packages}
+    extras_of = {each.name: each.extras for each in part.packages}
+    found: dict[tuple[str, str], None] = {}
+    for requirement in _requirements(metadata, package, part.target, overrides):
         name, text = normalised(requirement.name), without_marker(requirement)
-        extras = {normalised(extra) for extra in requirement.extras}
-        version, known = versions.get(name, (provided.get(name), frozenset(extras)))
+        version = versions.get(name)
+        extras = set(map(normalised, requirement.extras))
+        missing = sorted(extras.difference(extras_of.get(name, extras)))
         if version is None:
-            found.append((text, "not in the lock"))
+            found[text, "not in the lock"] = None
         elif not requirement.specifier.contains(version, prereleases=True):
-            found.append((text, f"the lock has {version}"))
-        elif missing := sorted(extras - known):
-            found.append((text, f"the lock has it without {', '.join(missing)}"))
-    return list(dict.fromkeys(found))
+            found[text, f"the lock has {version}"] = None
+        elif missing:
+            found[text, f"the lock has it without {', '.join(missing)}"] = None
+    return list(found)
+
+
+def _requirements(metadata: bytes, package: Package, target: Target, overrides: Overrides) -> Iterator[Pep508]:
+    """What a METADATA of a package requires for a target, after the spec's overrides."""
+    texts = [override(text, overrides) for text in declared(metadata)]
+    return applicable(tuple(filter(None, texts)), marker_environment(target), frozenset(package.extras))
 
 
 def unstated(stated: bytes, metadata: bytes, package: Package, target: Target, overrides: Overrides) -> Iterator[str]:
     """How the METADATA of a wheel differs from what its sdist states, as far as the target's lock depends on it."""
-    environment, extras = marker_environment(target), frozenset(package.extras)
 
     def needs(of: bytes) -> set[str]:
-        left = tuple(filter(None, (override(text, overrides) for text in declared(of))))
-        found = applicable(left, environment, extras)
+        found = _requirements(of, package, target, overrides)
         return {without_marker(each).replace(each.name, normalised(each.name), 1) for each in found}
 
-    yield from (f"{text} (not stated)" for text in sorted(needs(metadata) - needs(stated)))
-    yield from (f"not {text}, which is stated" for text in sorted(needs(stated) - needs(metadata)))
+    for text in sorted(needs(metadata) - needs(stated)):
+        yield f"{text} (not stated)"
+    for text in sorted(needs(stated) - needs(metadata)):
+        yield f"not {text}, which is stated"
     python = requires_python(metadata)
     if python is not None and not allows(python, target.python.version):
         yield f"Python {python}"
-    yield from (f"no extra {extra}, which is stated" for extra in sorted(extras - offered_extras(metadata)))
+    for extra in sorted(set(package.extras).difference(offered_extras(metadata))):
+        yield f"no extra {extra}, which is stated"
 
 
 def _stated(sdist: Path, package: Package) -> bytes:
@@ -457,9 +479,8 @@ class Builds:
         Raises:
             UnexpectedWheel: the build gave other bytes than the lock records; and as `record`.
         """
-        wanted = [each for each in packages if each.built]
-        found = dict(await find_built(wanted, self._context)) if wanted else {}
-        for each in wanted:
+        found = dict(await find_built(packages, self._context))
+        for each in packages:
             if each.built and each.built.sha256 not in found:
                 found[each.built.sha256] = (await self._builder.build_wheel(await self._request(each, part))).path
         return found
@@ -479,8 +500,9 @@ class Builds:
             if lacks_wheel(each):
                 request = await self._request(each, part)
                 is_everywhere = each.unbuilt or (request.environment is not None and request.environment.compiler)
-                here = request if is_everywhere else replace(request, compilers=Compilers.LOCAL)
-                made = await self._first_build(here, each, part, python)
+                if not is_everywhere:
+                    request = replace(request, compilers=Compilers.LOCAL)
+                made = await self._first_build(request, each, part, python)
                 found[made.wheel.sha256] = made.path
                 packages[number] = replace(each, built=made.wheel)
         return replace(part, packages=tuple(packages)), found
@@ -490,12 +512,11 @@ class Builds:
         request = await self._request(package, part)
         made = await self._first_build(request, package, part)
         digest = await asyncio.to_thread(record_digest, made.path)
-        packages, environment = list(part.packages), request.environment
+        packages, builds = list(part.packages), list(part.builds)
         packages[at] = replace(package, built=made.wheel, record_sha256=digest, unbuilt=None)
-        builds = [
-            replace(each, compiler=environment.compiler) if environment and each.name == package.name else each
-            for each in part.builds
-        ]
+        for number, settings in enumerate(builds):
+            if request.environment and settings.name == package.name:
+                builds[number] = replace(settings, compiler=request.environment.compiler)
         return replace(part, packages=tuple(packages), builds=tuple(builds))
 
     async def _first_build(
@@ -542,8 +563,9 @@ class Builds:
 
     async def _request(self, package: Package, part: Resolution) -> BuildRequest:
         lock, file = self._lock, package.file
-        own = lock.as_of if file.index in {DIRECT_URL, GIT} else self._cutoffs.get(package.name, lock.as_of)
-        as_of = max(lock.as_of, own)
+        as_of = lock.as_of
+        if file.index not in {DIRECT_URL, GIT}:
+            as_of = max(as_of, self._cutoffs.get(package.name, as_of))
         wanted = WheelRequest(package.name, package.version, part.target, as_of, self._indexes(package), package.built)
         # The spec allows compilers for what it names by its URL.
         is_pure_only = package.unbuilt and file.index != DIRECT_URL
@@ -580,8 +602,8 @@ class Builds:
             )
 
         async def fetch() -> Mapping[str, Path]:
-            built, listed = [each for each in beside if each.built], [each for each in beside if not each.built]
-            found = {**await self.fetch(built, part), **await fetch_wheels(listed, self._context)}
+            listed = [each for each in beside if not each.built]
+            found = {**await self.fetch(beside, part), **await fetch_wheels(listed, self._context)}
             return {each.name: found[each.wheel.sha256] for each in beside}
 
         hashes = tuple((each.name, each.wheel.sha256) for each in beside)
@@ -600,14 +622,16 @@ class Builds:
         with suppress(UnfitMachine):
             if this_platform() is target.platform:
                 compiler = await host_compiler()
-                return compiler, "" if compiler else "this machine has no g++ (install it: `apt-get install g++`)"
+                why_not = "" if compiler else "this machine has no g++ (install it: `apt-get install g++`)"
+                return compiler, why_not
         return "", f"this machine is not {target.platform.value}"
 
     def _named(self, name: str, address: GitAddress) -> GitAddress:
         """The address with the spec's ref, if the commit may be on no branch and no tag."""
         ref = next((each.ref for each in self._lock.commits if each.name == name), "")
-        is_other = ref.startswith("refs/") and not ref.startswith(("refs/heads/", "refs/tags/"))
-        return replace(address, ref=ref) if is_other else address
+        if ref.startswith("refs/") and not ref.startswith(("refs/heads/", "refs/tags/")):
+            return replace(address, ref=ref)
+        return address
 
     def _indexes(self, package: Package) -> tuple[NamedIndex, ...]:
         """The spec's own indexes, as the lock records them.
@@ -617,7 +641,9 @@ class Builds:
         """
         lock = self._lock
         existing = {DEFAULT_INDEX, DIRECT_URL, GIT, LOCAL, *(index.name for index in lock.indexes)}
-        used = {each.file.index for part in lock.resolutions for each in part.packages}
+        used = set[str]()
+        for part in lock.resolutions:
+            used |= {each.file.index for each in part.packages}
         unknown = sorted(name for name in used - existing if not name.startswith(PYTORCH))
         if unknown:
             raise StaleLock(
