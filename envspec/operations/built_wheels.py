@@ -149,32 +149,34 @@ async def publish(lock: Lock, place: str, context: Context) -> tuple[BuiltWheel,
         UsageError: the lock has none, one of them is not in the cache, or the place is neither.
         NetworkError: the registry refuses one. CacheError: the folder can't be written.
     """
-    packages = {each.built.sha256: each for part in lock.resolutions for each in part.packages if each.built}
+    packages: dict[BuiltWheel, Package] = {}
+    for part in lock.resolutions:
+        packages |= {each.built: each for each in part.packages if each.built}
     if not packages:
         raise UsageError(
             f"{lock.name} has no wheel that was built", hint="build and record them by `envspec lock SPEC --image`"
         )
     environ = {name: value for name, value in context.environ.items() if name != BUILT_WHEELS}
     found = await find_built(tuple(packages.values()), replace(context, environ=environ))
-    if missing := [_named(each) for sha256, each in packages.items() if sha256 not in found]:
+    missing = [_named(each) for wheel, each in packages.items() if wheel.sha256 not in found]
+    if missing:
         raise UsageError(
             f"the wheels of {', '.join(missing)} are not in this machine's cache",
             hint="build them by `envspec image build LOCK`, or publish where the lock was made",
         )
     if place.startswith(_INDEX):
-        files = " ".join(str(found[sha256]) for sha256 in packages)
+        files = " ".join(str(found[wheel.sha256]) for wheel in packages)
         raise UsageError(
             "wheels are uploaded to an index by its own tools", hint=f"uv publish --publish-url UPLOAD-URL {files}"
         )
-    for sha256, package in packages.items():
-        wheel = package.wheel
-        assert isinstance(wheel, BuiltWheel)  # noqa: S101 (for the type checker)
+    for wheel, package in packages.items():
+        path = found[wheel.sha256]
         context.reporter.progress(Step(f"publishing {wheel.filename}"))
         if place.startswith(_REGISTRY):
-            await _push(found[sha256], package, wheel, place.removeprefix(_REGISTRY), context)
+            await _push(path, package, wheel, place.removeprefix(_REGISTRY), context)
         else:
-            await asyncio.to_thread(_copy, found[sha256], Path(place, sha256, wheel.filename))
-    return tuple(each.built for each in packages.values() if each.built)
+            await asyncio.to_thread(_copy, path, Path(place, wheel.sha256, wheel.filename))
+    return tuple(packages)
 
 
 def _copy(wheel: Path, path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -115,15 +116,15 @@ def entries(cache: Path) -> list[CacheEntry]:
 
 def usage(found: Iterable[CacheEntry]) -> CacheUsage:
     """The sums by kind; kinds without entries are left out."""
-    by_kind: dict[str, list[CacheEntry]] = {kind: [] for kind in KINDS}
+    number, size_bytes, shared_bytes = Counter[str](), Counter[str](), Counter[str]()
     for entry in found:
-        by_kind[entry.kind].append(entry)
+        number[entry.kind] += 1
+        size_bytes[entry.kind] += entry.size_bytes
+        shared_bytes[entry.kind] += entry.shared_bytes
     kinds: list[KindUsage] = []
-    for kind, own in by_kind.items():
-        if own:
-            size_bytes = sum(each.size_bytes for each in own)
-            shared_bytes = sum(each.shared_bytes for each in own)
-            kinds.append(KindUsage(kind, KINDS[kind], len(own), size_bytes, shared_bytes))
+    for kind, description in KINDS.items():
+        if number[kind]:
+            kinds.append(KindUsage(kind, description, number[kind], size_bytes[kind], shared_bytes[kind]))
     return CacheUsage(tuple(kinds))
 
 
@@ -142,18 +143,14 @@ def choose(
     own = [each for each in found if each.kind in (kinds or KINDS)]
     if before is None and max_bytes is None:
         return own
-    own = sorted((each for each in own if not each.shared_bytes), key=lambda each: each.used)
     chosen = []
-    if before is not None:
-        chosen = [each for each in own if each.used < before]
-    if max_bytes is None:
-        return chosen
-    rest = sum(each.size_bytes for each in found) - sum(each.size_bytes for each in chosen)
-    for each in own[len(chosen) :]:
-        if rest <= max_bytes:
-            break
-        chosen.append(each)
-        rest -= each.size_bytes
+    rest = sum(each.size_bytes for each in found)
+    for each in sorted(own, key=lambda each: each.used):
+        is_unused = before is not None and each.used < before
+        is_too_much = max_bytes is not None and rest > max_bytes
+        if not each.shared_bytes and (is_unused or is_too_much):
+            chosen.append(each)
+            rest -= each.size_bytes
     return chosen
 
 
@@ -177,17 +174,18 @@ def remove(
         found = entries(cache)
         before = now - older_than if older_than is not None else None
         chosen = choose(found, before=before, max_bytes=max_bytes, kinds=kinds)
-        failed: dict[Path, str] = {}
+        kept = {each.path: each for each in found}
+        removed, failed = [], []
+        for entry in chosen:
+            reason = "" if dry_run else _remove(entry, cache)
+            if reason:
+                failed.append(f"{entry.path}: {reason}")
+            else:
+                removed.append(kept.pop(entry.path))
         if not dry_run:
-            for entry in chosen:
-                if reason := _remove(entry, cache):
-                    failed[entry.path] = reason
             with suppress(OSError):
                 remove_tree(cache / _REMOVED)
-    removed = [each for each in chosen if each.path not in failed]
-    gone = {each.path for each in removed}
-    kept = [each for each in found if each.path not in gone]
-    return Removal(usage(removed), usage(kept), tuple(f"{path}: {reason}" for path, reason in failed.items()))
+    return Removal(usage(removed), usage(kept.values()), tuple(failed))
 
 
 def _remove(entry: CacheEntry, cache: Path) -> str:
@@ -213,10 +211,14 @@ def _paths(cache: Path) -> Iterator[tuple[str, Path]]:
         place = _PLACES.get(top.name, _Place("other", 0))
         if top.name == "uv":
             for folder in _children(top):
-                unpacked = folder.name.startswith(_UNPACKED)
-                yield from (("unpacked", path) for path in _children(folder)) if unpacked else ((place.kind, folder),)
+                if folder.name.startswith(_UNPACKED):
+                    for path in _children(folder):
+                        yield "unpacked", path
+                else:
+                    yield place.kind, folder
             continue
-        yield from ((place.kind, path) for path in _below(top, place.depth))
+        for path in _below(top, place.depth):
+            yield place.kind, path
 
 
 def _below(folder: Path, depth: int) -> Iterator[Path]:

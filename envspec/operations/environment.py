@@ -83,13 +83,17 @@ def plan_install(request: InstallRequest) -> InstallPlan:
         UsageError, UnfitMachine: as `install`.
     """
     _check_system()
-    is_installed = staging.is_installed(request.prefix, staging.record_of(request))
-    if not is_installed:
+    outcome = Outcome.UNCHANGED
+    if not staging.is_installed(request.prefix, staging.record_of(request)):
         _check(request)
+        outcome = Outcome.PLANNED
     part = request.resolution
-    sizes = [each.file.size_bytes for each in part.packages] + [each.size_bytes for each in part.conda]
-    outcome = Outcome.UNCHANGED if is_installed else Outcome.PLANNED
-    return InstallPlan(outcome, len(part.packages), len(part.conda), sum(size or 0 for size in sizes))
+    size_bytes = _wheel_bytes(part) + sum(each.size_bytes or 0 for each in part.conda)
+    return InstallPlan(outcome, len(part.packages), len(part.conda), size_bytes)
+
+
+def _wheel_bytes(part: Resolution) -> int:
+    return sum(each.file.size_bytes or 0 for each in part.packages)
 
 
 def install(request: InstallRequest, context: Context) -> Outcome:
@@ -138,11 +142,15 @@ def missing_system_libraries(
 
     packages = {package.name: package for package in resolution.packages}
     contents: dict[Package, list[Library]] = {}
-    for found in distributions(path=[str(site) for site in find_environment(prefix).sites]):
+    for found in distributions(path=list(map(str, find_environment(prefix).sites))):
         package = packages.get(normalised(found.metadata["Name"] or ""))
-        if package and (libraries := list(read_libraries(Path(str(each.locate())) for each in found.files or ()))):
-            contents[package] = libraries
-    searched = [prefix / "lib", *(_loader_folders() if folders is None else folders)]
+        if package:
+            libraries = list(read_libraries(Path(str(each.locate())) for each in found.files or ()))
+            if libraries:
+                contents[package] = libraries
+    if folders is None:
+        folders = _loader_folders()
+    searched = [prefix / "lib", *folders]
 
     def has(name: str) -> bool:
         return any((folder / name).exists() for folder in searched)
@@ -168,8 +176,8 @@ def _loader_folders() -> list[Path]:
         with suppress(OSError):
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
             named += [line.strip() for line in lines if line.startswith("/")]
-    machine = f"{platform.machine()}-linux-gnu"
-    named += [f"{root}{folder}" for root in ("", "/usr") for folder in (f"/lib/{machine}", "/lib64", "/lib")]
+    usual = [f"/lib/{platform.machine()}-linux-gnu", "/lib64", "/lib"]
+    named += [*usual, *(f"/usr{folder}" for folder in usual)]
     return [Path(name) for name in dict.fromkeys(named) if name]
 
 
@@ -214,8 +222,7 @@ async def put_wheels(request: InstallRequest, context: Context, site: staging.St
     states = conda.file_states(site.path, before)
     packages, built = request.resolution.packages, dict[str, Path]()
     if packages:
-        total = sum(package.file.size_bytes or 0 for package in packages)
-        context.reporter.progress(Step(InstallStage.WHEELS, 0, len(packages), 0, total))
+        context.reporter.progress(Step(InstallStage.WHEELS, 0, len(packages), 0, _wheel_bytes(request.resolution)))
         if any(package.built or lacks_wheel(package) for package in packages):
             # Imports half of what images need. Not by uv: it would take build requirements from any source.
             from envspec.operations.build_wheels import Builds
@@ -264,7 +271,7 @@ def _check_space(request: InstallRequest, context: Context, archives: Sequence[A
             f"and {_megabytes(free)} are free",
             hint="free space, or set ENVSPEC_CACHE_DIR to a folder on another disk",
         )
-    total = sum(package.file.size_bytes or 0 for package in request.resolution.packages)
+    total = _wheel_bytes(request.resolution)
     free = _free_bytes(request.prefix)
     if total > free:
         context.reporter.warning(
@@ -346,8 +353,11 @@ def verify(
 
 def _python(series: str, place: PythonEnvironment) -> Iterator[DriftFinding]:
     """Another Python than the lock's, by the names of its site-packages folders; on Windows they have no version."""
-    names = [site.parent.name for site in place.sites]
-    # A free-threaded one's folder is python3.14t.
-    series_found = [name.removeprefix("python").removesuffix("t") for name in names if name.startswith("python")]
+    series_found: list[str] = []
+    for site in place.sites:
+        name = site.parent.name
+        if name.startswith("python"):
+            # A free-threaded one's folder is python3.14t.
+            series_found.append(name.removeprefix("python").removesuffix("t"))
     if series_found and series not in series_found:
         yield DriftFinding(PYTHON, Drift.VERSION, expected=series, found=", ".join(series_found))

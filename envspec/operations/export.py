@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
@@ -50,9 +50,12 @@ _MARK: Final = b"written by `envspec export`"
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """form: one of FORMATS. platform: None for all, or for this machine's if a file is for one. image: the name under
-    which a registry or an engine has the lock's image. without_conda: whether conda packages are left out where the
-    format has no place for them.
+    """What to export.
+
+    form: one of FORMATS.
+    platform: None for all, or for this machine's if a file is for one.
+    image: the name under which a registry or an engine has the lock's image.
+    without_conda: whether conda packages are left out where the format has no place for them.
     """
 
     form: str
@@ -76,7 +79,7 @@ def export(lock: Lock, options: ExportOptions, context: Context, folder: Path) -
             list a file.
     """
     from envspec.lockfile.document import canonical
-    from envspec.lockfile.export.types import DEFAULT, ExportRequest, is_project, project_of
+    from envspec.lockfile.export.types import ExportRequest, is_project, project_of
     from envspec.operations.lock.complete import container_config
 
     form = options.form
@@ -86,21 +89,22 @@ def export(lock: Lock, options: ExportOptions, context: Context, folder: Path) -
         raise UsageError(f"--image is for devcontainer.json; {form} names no image", hint="remove --image")
     lock = canonical(lock)
     resolutions = _resolutions(lock, form, options.platform)
-    packages = [package for each in resolutions for package in each.packages]
+    packages: list[Package] = []
+    for each in resolutions:
+        packages += each.packages
     if form == "pylock":
         _check_pylock(lock, resolutions, without_conda=options.without_conda)
     elif options.without_conda:
         raise UsageError("--without-conda is for pylock; the other formats have conda packages", hint="remove it")
-    request = ExportRequest(
-        lock,
-        resolutions,
-        locations=_locations(lock, packages, context) if form == "pylock" else {},
-        image=_image(lock, options.image) if is_image else "",
-        container=container_config(lock) if platforms in (Platforms.IMAGE, Platforms.LINUX) else DEFAULT,
-        projects={
-            name: _relative(_spec_folder(lock), name, folder) for name in map(project_of, filter(is_project, packages))
-        },
-    )
+    request = ExportRequest(lock, resolutions)
+    if form == "pylock":
+        request = replace(request, locations=_locations(lock, packages, context))
+    if is_image:
+        request = replace(request, image=_image(lock, options.image))
+    if platforms in (Platforms.IMAGE, Platforms.LINUX):
+        request = replace(request, container=container_config(lock))
+    projects = map(project_of, filter(is_project, packages))
+    request = replace(request, projects={name: _relative(_spec_folder(lock), name, folder) for name in projects})
     module, _, function = FORMATS[form].renderer.partition(":")
     rendered: Exported = getattr(import_module(f"envspec.lockfile.export.{module}"), function)(request)
     return rendered
@@ -109,6 +113,7 @@ def export(lock: Lock, options: ExportOptions, context: Context, folder: Path) -
 def _resolutions(lock: Lock, form: str, platform: Platform | None) -> Sequence[Resolution]:
     from envspec.diagnostics.machine import this_platform
     from envspec.operations.environment import part_of
+    from envspec.operations.image_cache import in_words, linux_platforms
 
     platforms = FORMATS[form].platforms
     if platforms in (Platforms.IMAGE, Platforms.LINUX):
@@ -118,8 +123,7 @@ def _resolutions(lock: Lock, form: str, platform: Platform | None) -> Sequence[R
             )
         found = [each for each in lock.resolutions if lock.on(each.target.platform).base_image]
         if not found:
-            is_linux = any(each.target.platform.is_linux for each in lock.resolutions)
-            missing = "set [cuda] or `[image] base`" if is_linux else "add linux-64 to [env] platforms"
+            missing = "set [cuda] or `[image] base`" if linux_platforms(lock) else "add linux-64 to [env] platforms"
             raise UsageError(f"{lock.name} has no image", hint=f"{missing} in the spec, and lock again")
         return [part_of(lock, platform)] if platform else found
     if platform:
@@ -129,7 +133,7 @@ def _resolutions(lock: Lock, form: str, platform: Platform | None) -> Sequence[R
     locked = [each.target.platform for each in lock.resolutions]
     if this_platform() not in locked:
         raise UsageError(
-            f"{form} is for one platform, and {lock.name} is locked for {', '.join(each.value for each in locked)}",
+            f"{form} is for one platform, and {lock.name} is locked for {in_words(locked)}",
             hint="choose by --platform",
         )
     return [part_of(lock, this_platform())]
@@ -143,8 +147,9 @@ def _check_pylock(lock: Lock, resolutions: Sequence[Resolution], *, without_cond
             f"{lock.name} has no packages of PyPI, and pylock has no place for others",
             hint="use --format environment-yml or pixi, or the lock's own conda-PLATFORM.lock",
         )
-    if any(each.conda for each in resolutions) and not without_conda:
-        names = ", ".join(explicit_name(each.target.platform) for each in resolutions if each.conda)
+    with_conda = [each.target.platform for each in resolutions if each.conda]
+    if with_conda and not without_conda:
+        names = ", ".join(map(explicit_name, with_conda))
         raise UsageError(
             f"{lock.name} has conda packages, and pylock has no place for them: its wheels alone are no environment",
             hint="use --format environment-yml or pixi; or add --without-conda, and install the wheels on top of "
@@ -180,7 +185,10 @@ def _locations(lock: Lock, packages: Sequence[Package], context: Context) -> Map
     from envspec.models import DIRECT_URL
     from envspec.origins import PYTORCH, PYTORCH_INDEX
 
-    listed = {each.file.sha256: each for each in packages if not is_project(each) and each.file.index != DIRECT_URL}
+    listed: dict[str, Package] = {}
+    for each in packages:
+        if not is_project(each) and each.file.index != DIRECT_URL:
+            listed[each.file.sha256] = each
     indexes = {each.name: each.url for each in lock.indexes if not each.format}
 
     def index_of(package: Package) -> str:

@@ -27,7 +27,7 @@ from envspec.operations.environment import verify
 from envspec.operations.lock.all import ContextOf, lock_all
 from envspec.operations.lock_state import LockRequest
 from envspec.resolve.pypi.errors import is_absent
-from envspec.spec.requirements import Requirement, read_requirement
+from envspec.spec.requirements import read_requirement
 
 #: Of projects in one spec whose name is not in their files: each costs another try.
 _MOST_NAMES: Final = 20
@@ -67,13 +67,14 @@ def read_sources(request: InitRequest, facts: Facts) -> Import:
     imported.platforms = tuple(each.value for each in request.choices.platforms)
     for path in request.sources:
         imported.allow(path)
-        imported.run(known_importer(path, request.kind if path in unknown or not unknown else ""), path)
-    if (request.extras or request.groups) and not any(path.name == "pyproject.toml" for path in imported.done):
-        option, name = ("--extra", *request.extras[:1]) if request.extras else ("--group", *request.groups[:1])
-        raise UsageError(
-            f"{option} {name}: no source is or names a pyproject.toml, which has extras and groups",
-            hint=f"name it as a source too: `envspec init pyproject.toml {option} {name}`",
-        )
+        kind = request.kind if path in unknown or not unknown else ""
+        imported.run(known_importer(path, kind), path)
+    for option, names in (("--extra", request.extras), ("--group", request.groups)):
+        if names and not any(path.name == "pyproject.toml" for path in imported.done):
+            raise UsageError(
+                f"{option} {names[0]}: no source is or names a pyproject.toml, which has extras and groups",
+                hint=f"name it as a source too: `envspec init pyproject.toml {option} {names[0]}`",
+            )
     if request.prefixes and not (request.choices.gpus or imported.draft.gpus):
         _add_machine(imported.draft, facts)
     return imported
@@ -187,8 +188,7 @@ def _without_absent_extras(found: Imported, draft: Draft, lock: Lock) -> Importe
     text, ledger = found.text, list(found.ledger)
     lines = documents.parse_toml(text).get("pip", {}).get("dependencies", [])
     for line in map(read_requirement, lines):
-        parts = [part for part in lock.resolutions if any(each.name == line.name for each in part.packages)]
-        extras = [extra for extra in line.extras if parts and all(_lacks(part, line, extra) for part in parts)]
+        extras = [extra for extra in line.extras if _lacks_extra(lock, line.name, extra)]
         if not extras:
             continue
         for quote in ("'", '"'):
@@ -200,9 +200,16 @@ def _without_absent_extras(found: Imported, draft: Draft, lock: Lock) -> Importe
     return replace(found, text=text, ledger=tuple(ledger))
 
 
-def _lacks(part: Resolution, line: Requirement, extra: str) -> bool:
-    """Whether the lock warns that the package of a requirement does not have an extra."""
-    return any(is_absent(warning, line.name, extra) for warning in part.warnings)
+def _lacks_extra(lock: Lock, name: str, extra: str) -> bool:
+    """Whether the lock warns on each of the platforms with a package that it does not have an extra."""
+    is_found = False
+    for part in lock.resolutions:
+        for package in part.packages:
+            if package.name == name:
+                is_found = True
+                if not any(is_absent(warning, name, extra) for warning in part.warnings):
+                    return False
+    return is_found
 
 
 def _part(lock: Lock) -> Resolution:

@@ -51,10 +51,10 @@ def diff(old: Lock | str | Path, new: Lock | str | Path) -> LockDiff:
     from envspec.io.process import output_of
     from envspec.lockfile.diff import diff_locks, load_revision
 
-    first, second = (
-        each if isinstance(each, Lock) else load_revision(str(each), Path(), output_of) for each in (old, new)
-    )
-    return diff_locks(first, second)
+    def read(named: Lock | str | Path) -> Lock:
+        return named if isinstance(named, Lock) else load_revision(str(named), Path(), output_of)
+
+    return diff_locks(read(old), read(new))
 
 
 def fit(
