@@ -182,8 +182,11 @@ def _projects(root: Path, sources: Sequence[Path]) -> list[Path]:
     """The folders of projects among the sources; `root` if there is no source."""
     if not sources:
         return [root]
-    folders = [path for path in sources if path.is_dir()]
-    return [path for path in folders if not is_environment(path)]
+    folders = []
+    for path in sources:
+        if path.is_dir() and not is_environment(path):
+            folders.append(path)
+    return folders
 
 
 def _usual(folder: Path) -> list[Path]:
@@ -380,8 +383,10 @@ async def _pages(
     """The pages of all names that the sources require, and of what their locks name; None if there is none at all."""
     names = set[str]()
     for audit in audits:
-        names |= {each.requirement.name for each in _named(audit)}
-        names |= {name for name, _, _ in pins_of(audit)}
+        for each in _named(audit):
+            names.add(each.requirement.name)
+        for name, _, _ in pins_of(audit):
+            names.add(name)
     wanted = [name for name in sorted(names) if not comes_from_another(audits[0], name)]
     if not wanted:
         return {}, []

@@ -403,8 +403,10 @@ def unmet_requirements(
     for conda in part.conda:
         versions |= {each.name: each.version for each in conda.provides}
     versions |= {each.name: each.version for each in part.installed}
-    versions |= {each.name: each.version for each in part.packages}
-    extras_of = {each.name: each.extras for each in part.packages}
+    extras_of = {}
+    for each in part.packages:
+        versions[each.name] = each.version
+        extras_of[each.name] = each.extras
     found: dict[tuple[str, str], None] = {}
     for requirement in _requirements(metadata, package, part.target, overrides):
         name, text = normalised(requirement.name), without_marker(requirement)

@@ -199,9 +199,9 @@ class _Suite:
 
         def execute(folder: Path) -> Finished:
             suite, results = folder / "suite", folder / "results"
-            command = [str(each) for each in (python, suite / _RUN, "--until-stdin-ends")]
+            command = (python, suite / _RUN, "--until-stdin-ends", suite / _REQUEST, results / _RESULTS)
             work = run_streaming(
-                [*command, str(suite / _REQUEST), str(results / _RESULTS)],
+                list(map(str, command)),
                 environ=self.context.environ,
                 cwd=results,
                 # It ends when its stdin does, also if this process is killed: no process is left.

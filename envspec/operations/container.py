@@ -30,7 +30,7 @@ from envspec.errors import UnfitMachine, UsageError
 from envspec.image.engine import find_image
 from envspec.io.cache import COMPILED, FolderInUse
 from envspec.models import Lock, Platform
-from envspec.operations.image_cache import default_tag, image_options, in_words, linux_platforms
+from envspec.operations.image_cache import default_tag, image_options, in_words, linux_platforms, locked_platforms
 
 #: The values that a request is made of, for callers.
 __all__ = ["ContainerOptions", "Gpus", "Mount", "MountAccess", "Port", "StartMode", "Streams", "Terminal"]
@@ -80,7 +80,7 @@ def run_container(
         if not engine.address.is_remote and request.caches:
             folders = replace(folders, compiled=compiled_folder(context.cache, image))
         settings = container_settings(lock, user, engine.facts, folders, request.options)
-        _make_folders(folders, [mount.source for mount in settings.mounts])
+        _make_folders(folders, settings.mounts)
         with ExitStack() as stack:
             if folders.compiled:
                 stack.callback(FolderInUse(Path(folders.compiled)).end)
@@ -147,9 +147,8 @@ def check_platform(lock: Lock, named: Platform | None) -> None:
     """
     locked = linux_platforms(lock)
     if not locked:
-        platforms = in_words(part.target.platform for part in lock.resolutions)
         raise UnfitMachine(
-            f"{lock.name} is locked for {platforms}, and a container needs a linux platform",
+            f"{lock.name} is locked for {in_words(locked_platforms(lock))}, and a container needs a linux platform",
             hint='add "linux-64" to [env] platforms and lock again',
         )
     if named and named not in locked:
@@ -197,14 +196,14 @@ def _hub(context: Context) -> tuple[tuple[str, str], ...]:
     return tuple((below, str(Path(path).expanduser().absolute())) for below, path in named if path)
 
 
-def _make_folders(folders: HostFolders, mounted: Sequence[str]) -> None:
+def _make_folders(folders: HostFolders, mounts: Sequence[Mount]) -> None:
     """Make those of envspec's and Hugging Face's folders that are mounted and do not exist yet."""
     ours = {folders.compiled, *dict(folders.hub).values()}
-    for path in mounted:
-        if path in ours:
+    for mount in mounts:
+        if mount.source in ours:
             try:
-                Path(path).mkdir(parents=True, exist_ok=True)
+                Path(mount.source).mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise UnfitMachine(
-                    f"{path} can't be made: {error.strerror}", hint="use `--no-cache` to run without it"
+                    f"{mount.source} can't be made: {error.strerror}", hint="use `--no-cache` to run without it"
                 ) from error

@@ -113,7 +113,7 @@ def export(lock: Lock, options: ExportOptions, context: Context, folder: Path) -
 def _resolutions(lock: Lock, form: str, platform: Platform | None) -> Sequence[Resolution]:
     from envspec.diagnostics.machine import this_platform
     from envspec.operations.environment import part_of
-    from envspec.operations.image_cache import in_words, linux_platforms
+    from envspec.operations.image_cache import in_words, linux_platforms, locked_platforms
 
     platforms = FORMATS[form].platforms
     if platforms in (Platforms.IMAGE, Platforms.LINUX):
@@ -130,7 +130,7 @@ def _resolutions(lock: Lock, form: str, platform: Platform | None) -> Sequence[R
         return [part_of(lock, platform)]
     if platforms is Platforms.ALL or len(lock.resolutions) == 1:
         return lock.resolutions
-    locked = [each.target.platform for each in lock.resolutions]
+    locked = locked_platforms(lock)
     if this_platform() not in locked:
         raise UsageError(
             f"{form} is for one platform, and {lock.name} is locked for {in_words(locked)}",

@@ -80,8 +80,8 @@ class ImageSession(AsyncExitStack):
         with as_cache_error(self.context.cache):
             found = [await self._builder.build(platform) for platform in self.options.platforms]
         for each in found:
-            own = each.image.layers[len(each.base.layers) :]
-            self._layers.update({layer.blob.digest: layer for layer in own})
+            for layer in each.image.layers[len(each.base.layers) :]:
+                self._layers[layer.blob.digest] = layer
             self._cache_wheels(each)
         return found
 
@@ -109,7 +109,8 @@ class ImageSession(AsyncExitStack):
         sizes: dict[str, int] = {}
         for image in images:
             sizes |= {image.id: len(image.config), image.digest: len(image.manifest)}
-            sizes |= {layer.blob.digest: layer.blob.size_bytes for layer in image.layers}
+            for layer in image.layers:
+                sizes[layer.blob.digest] = layer.blob.size_bytes
         return self.clients.bytes_moved(ImageStage.WRITING, sum(sizes.values()))
 
     async def fetch_base_layers(self, assembled: Sequence[BuiltImage]) -> None:
@@ -382,7 +383,9 @@ async def _push(session: ImageSession, assembled: Sequence[BuiltImage], index: b
         return iter([config[start:]])
 
     blobs: dict[str, Blob | RemoteBlob] = {}
+    documents: list[Manifest] = []
     for each in assembled:
+        documents.append(Manifest(each.image.manifest, OCI_MANIFEST))
         source = parse(each.base.name)
         for layer in each.base.layers:
             kept = session.blobs.open(layer.blob) if session.blobs.has(layer.blob) else None
@@ -392,7 +395,6 @@ async def _push(session: ImageSession, assembled: Sequence[BuiltImage], index: b
             blobs.setdefault(layer.blob.digest, StreamedBlob(layer.blob, partial(assembled_layer, layer.blob)))
         config = Descriptor(OCI_CONFIG, each.image.id, len(each.image.config))
         blobs[config.digest] = StreamedBlob(config, partial(whole, each.image.config))
-    documents = [Manifest(each.image.manifest, OCI_MANIFEST) for each in assembled]
     if index is not None:
         documents.append(Manifest(index, OCI_INDEX, ManifestKind.INDEX))
 

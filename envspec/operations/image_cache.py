@@ -72,7 +72,7 @@ class ImageRequest:
             document = hashlib.sha256(body).hexdigest()
             where = platforms or ("this machine's", machine.system(), machine.machine())
             values = [FORM, VERSION, document, *where, "pyc" if bytecode else "no-pyc", compression]
-            if any(key in body for key in _OF_CODE):
+            if _has_code(body):
                 from envspec.image.code import code_key
 
                 values.append(code_key(self.lock))
@@ -80,8 +80,7 @@ class ImageRequest:
 
     def secret_files(self) -> tuple[str, ...]:
         """Files of the project in the image whose names are those of secrets; see `image.code.secret_files`."""
-        body = read_current(self.folder, LOCK_FILE)
-        if not any(key in body for key in _OF_CODE):
+        if not _has_code(read_current(self.folder, LOCK_FILE)):
             return ()
         from envspec.image.code import secret_files
 
@@ -126,6 +125,10 @@ class ImageRequest:
             compression=self._compression,
             python=self._python.absolute() if self._python else None,
         )
+
+
+def _has_code(document: bytes) -> bool:
+    return any(key in document for key in _OF_CODE)
 
 
 def image_options(
@@ -188,14 +191,11 @@ def image_platforms(lock: Lock, named: Sequence[str | Platform]) -> tuple[Platfo
 
     linux = platforms_with_image(lock)
     if named:
-        locked = [part.target.platform for part in lock.resolutions]
+        locked = locked_platforms(lock)
         chosen = tuple(dict.fromkeys(map(Platform, named)))
         missing = [platform for platform in chosen if platform not in locked]
         if missing:
-            raise UsageError(
-                f"{lock.name} is not locked for {in_words(missing)}",
-                hint=f"use {in_words(locked)}",
-            )
+            raise UsageError(f"{lock.name} is not locked for {in_words(missing)}", hint=f"use {in_words(locked)}")
         return chosen
     local = this_platform()
     if local in linux:
@@ -224,7 +224,11 @@ def platforms_with_image(lock: Lock) -> list[Platform]:
 
 
 def linux_platforms(lock: Lock) -> list[Platform]:
-    return [part.target.platform for part in lock.resolutions if part.target.platform.is_linux]
+    return [platform for platform in locked_platforms(lock) if platform.is_linux]
+
+
+def locked_platforms(lock: Lock) -> list[Platform]:
+    return [part.target.platform for part in lock.resolutions]
 
 
 def in_words(platforms: Iterable[Platform]) -> str:

@@ -71,12 +71,16 @@ def mirror(lock: Lock, target: str, context: Context) -> str:
     def report(done: int, total: int) -> None:
         context.reporter.progress(Step(ImageStage.PUSHING, 0, 0, done, total))
 
-    async def copy() -> list[str]:
+    async def copy() -> str:
+        copies = []
         async with Session(context) as session:
             registry = await session.registry()
-            return [(await mirror(registry, each, copied, report=report)).digest for each in wanted.values()]
+            for each in wanted.values():
+                made = await mirror(registry, each, copied, report=report)
+                copies.append(f"{copied.name}@{made.digest}")
+        return "\n".join(copies)
 
-    return "\n".join(f"{copied.name}@{digest}" for digest in run_interruptible(copy()))
+    return run_interruptible(copy())
 
 
 def _of_path(name: str, platform: Platform) -> ComparedImage | None:

@@ -22,9 +22,9 @@ from envspec.spec.targets import has_cuda
 from envspec.verifier.owned import overlaps
 from envspec.verifier.record import DATA
 
-#: Parts of names that tell variants of one package apart: for CUDA, and others.
+#: Parts of names that tell variants of one package apart: for CUDA, and all.
 _CUDA = re.compile(r"gpu|cuda\d*x?|cu\d+")
-_OTHER = frozenset({"cpu", "rocm", "xpu", "openvino", "directml", "headless", "contrib", "binary"})
+_VARIANT = re.compile(rf"{_CUDA.pattern}|cpu|rocm|xpu|openvino|directml|headless|contrib|binary")
 
 
 async def with_built(part: Resolution, store: Store, cache: Path, before: Resolution | None) -> Resolution:
@@ -246,5 +246,4 @@ class _Advice:
 
 
 def _stem(name: str) -> list[str]:
-    words = [word for word in name.split("-") if word not in _OTHER]
-    return [word for word in words if not _CUDA.fullmatch(word)]
+    return [word for word in name.split("-") if not _VARIANT.fullmatch(word)]

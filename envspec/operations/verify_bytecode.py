@@ -46,7 +46,9 @@ async def with_code(result: VerifyResult, installed: Installed) -> VerifyResult:
         async with free:
             return await _states(prefix / "bin" / "python", batch)
 
-    states = [state for found in await asyncio.gather(*map(work, batches)) for state in found]
+    states: list[str] = []
+    for found in await asyncio.gather(*map(work, batches)):
+        states += found
     findings: set[DriftFinding] = set(result.findings)
     for (path, _), state in zip(pairs, states, strict=True):
         if state == "differs":
