@@ -130,7 +130,9 @@ def audit_project(request: AuditRequest, context: Context) -> AuditReport:
         for imported in imports:
             audit = run_interruptible(_audit(request, imported, facts, store, context, as_of))
             findings, missing, checks = examine(audit)
-            found += [each for each in findings if not any(map(each.is_same, found))]
+            for finding in findings:
+                if not any(map(finding.is_same, found)):
+                    found.append(finding)
             where = f"{audit.top.file}: " if len(imports) > 1 else ""
             for skipped in missing:
                 not_run.append(skipped._replace(what=f"{where}{skipped.what}"))

@@ -108,7 +108,10 @@ def settings_of(spec: Spec, facts: Facts, row: ExtensionRow, platform: Platform)
 def _architecture(gpu: GpuRow, row: ExtensionRow) -> ComputeCapability:
     """The GPU's own, or the nearest below it for which the sources compile and whose code the GPU runs."""
     own = capability_of(gpu)
-    usable = [ComputeCapability.parse(each) for each in row.archs if runs(own, [each]) is Runs.SASS]
+    usable = []
+    for arch in row.archs:
+        if runs(own, [arch]) is Runs.SASS:
+            usable.append(ComputeCapability.parse(arch))
     if row.archs and not usable:
         raise NoSolution(
             f"{row.package} {row.versions} has no code for {gpu.name} ({own.sm}): its sources compile for "

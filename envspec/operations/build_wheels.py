@@ -548,9 +548,11 @@ class Builds:
                 "run `envspec lock SPEC --no-sandbox`, or where bubblewrap works: the lock then follows from the wheel"
             )
         else:
-            unmet = unmet_requirements(metadata, package, part, overrides)
-            found = [f"{text} ({why})" for text, why in unmet]
-            hint = f"add {', '.join(quoted(text) for text, _ in unmet)} to [pip] dependencies, and run `envspec lock`"
+            found, names = [], []
+            for text, why in unmet_requirements(metadata, package, part, overrides):
+                found.append(f"{text} ({why})")
+                names.append(quoted(text))
+            hint = f"add {', '.join(names)} to [pip] dependencies, and run `envspec lock`"
         if found:
             raise WrongWheel(
                 f"{package.name} {package.version}",
@@ -603,12 +605,13 @@ class Builds:
                 hint=f"set {BUILT_WHEELS} to the `archives` folder of the cache of the lock's author",
             )
 
+        hashes = tuple((each.name, each.wheel.sha256) for each in beside)
+
         async def fetch() -> Mapping[str, Path]:
             listed = [each for each in beside if not each.built]
             found = {**await self.fetch(beside, part), **await fetch_wheels(listed, self._context)}
-            return {each.name: found[each.wheel.sha256] for each in beside}
+            return {name: found[sha256] for name, sha256 in hashes}
 
-        hashes = tuple((each.name, each.wheel.sha256) for each in beside)
         toolkit = cuda if compiler else ""
         return BuildEnvironment(settings, hashes, fetch=fetch, cuda=toolkit, compiler=compiler, why_not=why_not)
 
@@ -643,14 +646,16 @@ class Builds:
         """
         lock = self._lock
         existing = {DEFAULT_INDEX, DIRECT_URL, GIT, LOCAL, *(index.name for index in lock.indexes)}
-        used = set[str]()
+        unknown = set[str]()
         for part in lock.resolutions:
-            used |= {each.file.index for each in part.packages}
-        unknown = sorted(name for name in used - existing if not name.startswith(PYTORCH))
+            for each in part.packages:
+                index = each.file.index
+                if index not in existing and not index.startswith(PYTORCH):
+                    unknown.add(index)
         if unknown:
             raise StaleLock(
                 f"{package.name} {package.version} can't be built: the lock of {lock.name} does not record which "
-                f"packages index {unknown[0]} provides, and its build requirements could be from another",
+                f"packages index {min(unknown)} provides, and its build requirements could be from another",
                 hint="run `envspec lock SPEC` to record it",
             )
         return lock.indexes

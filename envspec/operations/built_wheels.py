@@ -156,7 +156,8 @@ async def publish(lock: Lock, place: str, context: Context) -> tuple[BuiltWheel,
         raise UsageError(
             f"{lock.name} has no wheel that was built", hint="build and record them by `envspec lock SPEC --image`"
         )
-    environ = {name: value for name, value in context.environ.items() if name != BUILT_WHEELS}
+    environ = dict(context.environ)
+    environ.pop(BUILT_WHEELS, None)
     found = await find_built(tuple(packages.values()), replace(context, environ=environ))
     missing = [_named(each) for wheel, each in packages.items() if wheel.sha256 not in found]
     if missing:

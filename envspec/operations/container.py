@@ -193,7 +193,11 @@ def _hub(context: Context) -> tuple[tuple[str, str], ...]:
     caches = environ.get("XDG_CACHE_HOME") or str(context.home / ".cache")
     home = environ.get("HF_HOME") or f"{caches}/huggingface"
     named = (("", home), ("hub", environ.get("HF_HUB_CACHE")), ("datasets", environ.get("HF_DATASETS_CACHE")))
-    return tuple((below, str(Path(path).expanduser().absolute())) for below, path in named if path)
+    folders = []
+    for below, path in named:
+        if path:
+            folders.append((below, str(Path(path).expanduser().absolute())))
+    return tuple(folders)
 
 
 def _make_folders(folders: HostFolders, mounts: Sequence[Mount]) -> None:

@@ -181,8 +181,8 @@ def _loader_folders() -> list[Path]:
         with suppress(OSError):
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
             named += [line.strip() for line in lines if line.startswith("/")]
-    usual = [f"/lib/{platform.machine()}-linux-gnu", "/lib64", "/lib"]
-    named += [*usual, *(f"/usr{folder}" for folder in usual)]
+    machine = f"{platform.machine()}-linux-gnu"
+    named += [f"/lib/{machine}", "/lib64", "/lib", f"/usr/lib/{machine}", "/usr/lib64", "/usr/lib"]
     return [Path(name) for name in dict.fromkeys(named) if name]
 
 

@@ -198,7 +198,10 @@ def _locations(lock: Lock, packages: Sequence[Package], context: Context) -> Map
         return indexes.get(name, "")
 
     found = run_interruptible(locate_wheels(list(listed.values()), context))
-    return {sha256: Location(url, index or index_of(listed[sha256])) for sha256, (url, index) in found.items()}
+    locations = {}
+    for sha256, (url, index) in found.items():
+        locations[sha256] = Location(url, index or index_of(listed[sha256]))
+    return locations
 
 
 def _spec_folder(lock: Lock) -> Path:

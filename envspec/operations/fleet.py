@@ -155,7 +155,9 @@ def read_fleet(folder: Path) -> Fleet:
         UsageError: the folder has no receipt.
     """
     folders = {each.name for each in folder.iterdir() if each.is_dir()}
-    names = {*_listed(folder), *(each.parent.name for each in folder.glob(f"*/{RECEIPT_FILE}"))}
+    names = set(_listed(folder))
+    for receipt in folder.glob(f"*/{RECEIPT_FILE}"):
+        names.add(receipt.parent.name)
     if not names:
         raise UsageError(f"{folder} has no receipts", hint="name a folder with NODE/receipt.json in it")
     nodes = [_node(folder, name) for name in names & folders]

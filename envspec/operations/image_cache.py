@@ -107,8 +107,12 @@ class ImageRequest:
         """The wheels of the image that are not in the cache, once each."""
         from envspec.fetch.wheels import wheel_path
 
-        paths = {wheel_path(self._root, each): each for each in image_packages(self.options)}
-        return [each for path, each in paths.items() if not path.is_file()]
+        missing: dict[Path, Package] = {}
+        for each in image_packages(self.options):
+            path = wheel_path(self._root, each)
+            if not path.is_file():
+                missing[path] = each
+        return list(missing.values())
 
     @cached_property
     def lock(self) -> Lock:

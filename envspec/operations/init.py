@@ -35,9 +35,15 @@ _MOST_NAMES: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class InitRequest:
-    """sources: files, and folders of environments. output: the spec's file; None: specs/<name>.toml below `root`, the
-    current folder. extras, groups: of every pyproject.toml that is read. overwrite: whether a spec that exists is
-    replaced. target: the stage of Dockerfiles; empty for the last. kind: of `KINDS`: what files of other names are.
+    """What to make a spec of.
+
+    root: the current folder.
+    sources: files, and folders of environments.
+    output: the spec's file; None: specs/<name>.toml below `root`.
+    extras, groups: of every pyproject.toml that is read.
+    overwrite: whether a spec that exists is replaced.
+    target: the stage of Dockerfiles; empty for the last.
+    kind: of `KINDS`: what files of other names are.
     """
 
     root: Path
@@ -143,7 +149,11 @@ def lock_imported(found: Imported, draft: Draft, request: InitRequest, context_o
 
 
 def _has_torch(lock: Lock) -> bool:
-    return any(package.name == "torch" for each in lock.resolutions for package in each.packages)
+    for part in lock.resolutions:
+        for package in part.packages:
+            if package.name == "torch":
+                return True
+    return False
 
 
 def _lock_with_cuda(found: Imported, directory: Path, context_of: ContextOf) -> Imported:

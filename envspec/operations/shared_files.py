@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from posixpath import commonpath, dirname
@@ -33,11 +33,13 @@ async def with_built(part: Resolution, store: Store, cache: Path, before: Resolu
     cache: has the wheels that were built on this machine.
     before: of the lock from which other ones are taken.
     """
-    sdists = [each for each in part.packages if not each.file.filename.endswith(".whl")]
-    built = [each for each in sdists if each.built]
+    built: dict[str, Package] = {}
+    for package in part.packages:
+        if package.built and not package.file.filename.endswith(".whl"):
+            built[package.name] = package
     if not built:
         return part
-    unread = _read_records(built, store, cache)
+    unread = _read_records(built.values(), store, cache)
     hashes = {each.name: each.wheel.sha256 for each in part.packages}
     files = {name: store.wheel_files(sha256) for name, sha256 in hashes.items()}
     found = overlaps(files, lambda name: store.wheel_paths(hashes[name]))
@@ -45,21 +47,13 @@ async def with_built(part: Resolution, store: Store, cache: Path, before: Resolu
     async def read(_: str, __: str) -> bytes | None:
         return None
 
-    names = {each.name for each in built}
-    rows = [*await shared_files([each for each in found if not names.isdisjoint(each.contents)], read)]
+    rows = [*await shared_files([each for each in found if built.keys() & each.contents], read)]
     if before is not None:
-        rows += [each for each in before.shared if not unread.isdisjoint(each.packages)]
-    replaced = set[str]()
-    for row in rows:
-        replaced.update(row.paths)
-    for row in part.shared:
-        paths = tuple(path for path in row.paths if path not in replaced)
-        if paths:
-            rows.append(replace(row, paths=paths))
-    return replace(part, shared=tuple(rows))
+        rows += [each for each in before.shared if unread.intersection(each.packages)]
+    return replace(part, shared=(*rows, *_of_other_files(part.shared, rows)))
 
 
-def _read_records(built: Sequence[Package], store: Store, cache: Path) -> set[str]:
+def _read_records(built: Iterable[Package], store: Store, cache: Path) -> set[str]:
     """Store which files built wheels have; the names of those of which neither the cache nor the store has them."""
     from envspec.build.reproducible import record_of
     from envspec.fetch.wheels import wheel_path
@@ -72,6 +66,17 @@ def _read_records(built: Sequence[Package], store: Store, cache: Path) -> set[st
         elif not store.wheel_files(each.wheel.sha256):
             unread.add(each.name)
     return unread
+
+
+def _of_other_files(shared: Iterable[SharedFiles], rows: Iterable[SharedFiles]) -> Iterator[SharedFiles]:
+    """What is known of shared files, without those that `rows` have."""
+    replaced = set[str]()
+    for row in rows:
+        replaced.update(row.paths)
+    for each in shared:
+        paths = tuple(path for path in each.paths if path not in replaced)
+        if paths:
+            yield replace(each, paths=paths)
 
 
 def with_owners(part: Resolution, spec: Spec) -> Resolution:
@@ -165,12 +170,13 @@ class _Advice:
 
     def on(self, shared: SharedFiles) -> str:
         names = shared.packages
-        requiring = []
+        required, only_spec = [], []
         for name in names:
             askers = ", ".join(required_by(self._packages[name].required_by))
-            requiring.append(f"{name} by {askers}")
-        by = ", ".join(requiring)
-        only_spec = [name for name in names if self._askers(name) == {SPEC}]
+            required.append(f"{name} by {askers}")
+            if self._askers(name) == {SPEC}:
+                only_spec.append(name)
+        by = ", ".join(required)
         if is_of_two_cudas(shared):
             return f"They are for two versions of CUDA: select releases that need one (required: {by})"
         if len(names) == 2 and self._are_variants(*names):
