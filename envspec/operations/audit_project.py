@@ -121,7 +121,7 @@ def audit_project(request: AuditRequest, context: Context) -> AuditReport:
     imports = read_sources(request.root, request.sources)
     not_run: list[SkippedCheck] = []
     for folder in _projects(request.root, request.sources):
-        not_run += _unread(folder, imports)
+        not_run += _unread_files(folder, imports)
     found: list[Finding] = []
     examined: list[str] = []
     files: list[str] = []
@@ -164,7 +164,7 @@ def read_sources(root: Path, sources: Sequence[Path]) -> list[Import]:
     named = [each for each in sources if each not in projects]
     groups = [named] if named else []
     for folder in projects:
-        groups += [[path] for path in _usual(folder)]
+        groups += [[path] for path in _usual_files(folder)]
     found: list[Import] = []
     done: set[Path] = set()
     for group in groups:
@@ -191,7 +191,7 @@ def _projects(root: Path, sources: Sequence[Path]) -> list[Path]:
     return folders
 
 
-def _usual(folder: Path) -> list[Path]:
+def _usual_files(folder: Path) -> list[Path]:
     found = [folder / name for name in USUAL if (folder / name).is_file()]
     if not found:
         raise UsageError(
@@ -201,7 +201,7 @@ def _usual(folder: Path) -> list[Path]:
     return found
 
 
-def _unread(folder: Path, imports: Sequence[Import]) -> Iterator[SkippedCheck]:
+def _unread_files(folder: Path, imports: Sequence[Import]) -> Iterator[SkippedCheck]:
     """Other files of the folder that envspec reads: what they are for is not known, such as requirements-dev.txt."""
     for path in sources_in(folder):
         if not any(path.resolve() in each.done for each in imports):
@@ -244,16 +244,16 @@ async def _audit(
 ) -> Audit:
     """An environment with the index's pages, the Python that they suit, and what installers choose."""
     pythons = [request.python] if request.python else _pythons(imported, facts)
-    drafts = [_drafted(request, imported, python, facts, as_of) for python in pythons]
+    drafts = [_draft_audit(request, imported, python, facts, as_of) for python in pythons]
     index = PackageIndex(DEFAULT_INDEX, default_index_url(context.environ))
-    pages, missing = await _pages(drafts, index, store, context, as_of)
+    pages, missing = await _fetch_pages(drafts, index, store, context, as_of)
     audits: list[Audit] = []
     for draft in drafts:
         left_out = (*draft.left_out, *missing)
         audits.append(replace(draft, pages=pages, left_out=left_out, is_python_assumed=len(drafts) > 1))
     tried: list[Audit] = []
     for audit in by_files(audits):
-        tried.append(await _taken(audit, index, store, context, as_of))
+        tried.append(await _choose_versions(audit, index, store, context, as_of))
         if not tried[-1].unresolved:
             break
     # Without a solution for any of them, the first is the one that suits most requirements.
@@ -302,7 +302,7 @@ def _may_be_in(bound: SpecifierSet, series: str) -> bool:
     return bound.contains(f"{series}.0") or bound.contains(f"{series}.9")
 
 
-def _drafted(request: AuditRequest, imported: Import, python: str, facts: Facts, now: datetime) -> Audit:
+def _draft_audit(request: AuditRequest, imported: Import, python: str, facts: Facts, now: datetime) -> Audit:
     """An environment as `envspec init` writes it. python: empty for its choice."""
     copied = replace(imported, ledger=[*imported.ledger])
     choices = Choices(now, "audit", python, (request.platform,))
@@ -379,13 +379,13 @@ def _overrides(
             yield override.name, specifier
 
 
-async def _pages(
+async def _fetch_pages(
     audits: Sequence[Audit], index: PackageIndex, store: Store, context: Context, as_of: datetime
 ) -> tuple[dict[str, PageListing | None] | None, list[SkippedCheck]]:
     """The pages of all names that the sources require, and of what their locks name; None if there is none at all."""
     names = set[str]()
     for audit in audits:
-        for each in _named(audit):
+        for each in _named_packages(audit):
             names.add(each.requirement.name)
         for name, _, _ in pins_of(audit):
             names.add(name)
@@ -416,28 +416,28 @@ async def _pages(
     return found or None, [SkippedCheck(f"versions of {counted(len(failed), 'package')}", min(failed))]
 
 
-def _named(audit: Audit) -> list[Required]:
+def _named_packages(audit: Audit) -> list[Required]:
     """What is required by its name, not as a file, a folder or a repository."""
     return [each for each in audit.required if each.requirement.kind is RequirementKind.NAME]
 
 
-async def _taken(audit: Audit, index: PackageIndex, store: Store, context: Context, as_of: datetime) -> Audit:
+async def _choose_versions(audit: Audit, index: PackageIndex, store: Store, context: Context, as_of: datetime) -> Audit:
     """What installers choose: the versions of a lock file if there is one, else what resolves today.
 
     The resolution is by the metadata alone, as pip's and uv's: without the corrections that `envspec lock` applies.
     """
-    named = _named(audit)
+    named = _named_packages(audit)
     locked = audit.versions()
     if len(locked) > len(named) and all(each.requirement.name in locked for each in named):
         return replace(audit, taken={name: Taken(name, version) for name, version in locked.items()})
     resolved = [each for each in named if not comes_from_another(audit, each.requirement.name)]
     reason = _unresolvable(audit, resolved)
     if reason:
-        return _without(audit, reason)
+        return _skip_versions(audit, reason)
     try:
         request = _resolver_request(audit, resolved, index, as_of)
     except NoSuchBuild as error:
-        return _without(audit, error.message)
+        return _skip_versions(audit, error.message)
     key = cache.key_of(["audit", request.answer_key(resolver("uv"))])
     try:
         if (stored := store.answer(key)) is not None:
@@ -448,10 +448,10 @@ async def _taken(audit: Audit, index: PackageIndex, store: Store, context: Conte
         store.put_answer(key, {"unsolvable": error.message})
         why = _may_be_solved(audit, resolved)
         if why:
-            return _without(audit, f"the default index has no solution, and {why}")
-        return replace(_without(audit, "the requirements have no solution"), unresolved=error.message)
+            return _skip_versions(audit, f"the default index has no solution, and {why}")
+        return replace(_skip_versions(audit, "the requirements have no solution"), unresolved=error.message)
     except NetworkError as error:
-        return _without(audit, error.message)
+        return _skip_versions(audit, error.message)
     return _with_resolution(audit, resolved, resolutions[0])
 
 
@@ -463,7 +463,7 @@ def _resolver_request(
     names = tuple(str(each.requirement) for each in resolved)
     bounds = [Bound(str(each.requirement)) for each in audit.bounds]
     bounds += map(Bound, torch_bound(audit))
-    bounds += _installed(audit)
+    bounds += _installed_bounds(audit)
     return TargetRequest(
         PypiRequest(target, names, tuple(bounds)),
         Rules(as_of, tuple(wheel_tags(target)), index, overrides=dict(audit.overrides)),
@@ -500,7 +500,7 @@ def _may_be_solved(audit: Audit, resolved: Sequence[Required]) -> str:
     return ""
 
 
-def _installed(audit: Audit) -> list[Bound]:
+def _installed_bounds(audit: Audit) -> list[Bound]:
     """What a base image has, and pip keeps if the requirements allow it."""
     bounds = []
     for name, version in audit.draft.versions.items():
@@ -509,7 +509,7 @@ def _installed(audit: Audit) -> list[Bound]:
     return bounds
 
 
-def _without(audit: Audit, reason: str) -> Audit:
+def _skip_versions(audit: Audit, reason: str) -> Audit:
     return replace(audit, left_out=(*audit.left_out, SkippedCheck("versions that installers choose", reason)))
 
 

@@ -87,7 +87,11 @@ from envspec.spec.targets import marker_environment
 
 
 class WheelBuilder:
-    """of: whose builds these are, for messages. base_on: the image that a platform's wheels are to load beside."""
+    """Builds wheels on this machine or in containers.
+
+    of: whose builds these are, for messages.
+    base_on: the image that a platform's wheels are to load beside.
+    """
 
     def __init__(self, of: str, base_on: Callable[[Platform], BaseImage | None], session: Session) -> None:
         self._of = of
@@ -126,7 +130,7 @@ class WheelBuilder:
         if not rows:
             return None
         archive = python_archive(rows[0].version, rows[0].url, rows[0].sha256)
-        fetch = partial(self._fetched, archive)
+        fetch = partial(self._download, archive)
         build = standalone_build(self._context.cache, python.series, archive.sha256, fetch, is_known=True)
         try:
             return await unpacked_build(build)
@@ -173,16 +177,16 @@ class WheelBuilder:
         """A standalone build of the target's Python, else the newest of its series: wheels are for a series."""
         python = target.python
         if python.source == "standalone" and python.url and python.sha256:
-            return await self._fetched(python_archive(python.version, python.url, python.sha256))
+            return await self._download(python_archive(python.version, python.url, python.sha256))
         rows = load_facts().standalone_pythons(python.series, target.platform)
         if not rows:
             raise WheelBuildFailed(
                 f"Python {python.series}", f"no standalone build of it is known for {target.platform.value}"
             )
         chosen = next((each for each in rows if each.version == python.version), rows[0])
-        return await self._fetched(python_archive(chosen.version, chosen.url, chosen.sha256))
+        return await self._download(python_archive(chosen.version, chosen.url, chosen.sha256))
 
-    async def _fetched(self, archive: Archive) -> Path:
+    async def _download(self, archive: Archive) -> Path:
         return (await Downloads(self._context).fetch([archive]))[archive.sha256]
 
 
@@ -262,7 +266,7 @@ class _Sources:
         name, platform = requirement.name, target.platform.value
         self._context.reporter.progress(Step(f"building {name}", of=platform))
         found = await self._find(requirement, target)
-        recorded = await self._recorded_before(name, found, target)
+        recorded = await self._find_recorded(name, found, target)
         if recorded is not None:
             built, path = recorded
         elif isinstance(found.build, Path):
@@ -305,7 +309,7 @@ class _Sources:
         self._state.store.put_metadata(file.sha256, StoredMetadata(body, len(content)))
         return BuiltSource(file, None, source, version)
 
-    async def _recorded_before(self, name: str, found: _Found, target: Target) -> tuple[BuiltWheel, Path] | None:
+    async def _find_recorded(self, name: str, found: _Found, target: Target) -> tuple[BuiltWheel, Path] | None:
         """The wheel that the old lock records of the same source; None if its build may have used other indexes."""
         lock = self._state.old
         if lock is None or not self._state.builds_alike(lock):
@@ -328,7 +332,7 @@ class _Sources:
             return await asyncio.to_thread(self._find_local, requirement, wanted)
         state, now = self._state, self._context.now()
         row, path = await fetch_sdist(requirement, state.as_of, now, state.store, self._context)
-        return _Found(DIRECT_URL, row.url or "", row, sdist_request(wanted, row.sha256, _existing(path)))
+        return _Found(DIRECT_URL, row.url or "", row, sdist_request(wanted, row.sha256, _give_path(path)))
 
     async def _find_git(self, requirement: Requirement, wanted: WheelRequest) -> _Found:
         address = read_git(requirement.url or "")
@@ -371,7 +375,7 @@ class _Sources:
         elif path.name.endswith(".whl"):
             build = path
         else:
-            build = sdist_request(wanted, sha256, _existing(path))
+            build = sdist_request(wanted, sha256, _give_path(path))
         return _Found(LOCAL, f"{address}#sha256={sha256}", None, build)
 
     def _copy(self, name: str, path: Path, sha256: str, target: Target) -> tuple[BuiltWheel, Path]:
@@ -388,7 +392,7 @@ class _Sources:
         return BuiltWheel(path.name, sha256, cached.stat().st_size), cached
 
 
-def _existing(path: Path) -> Callable[[], Awaitable[Path]]:
+def _give_path(path: Path) -> Callable[[], Awaitable[Path]]:
     async def give() -> Path:
         return path
 
@@ -428,7 +432,9 @@ def _requirements(metadata: bytes, package: Package, target: Target, overrides: 
     return applicable(tuple(filter(None, texts)), marker_environment(target), frozenset(package.extras))
 
 
-def unstated(stated: bytes, metadata: bytes, package: Package, target: Target, overrides: Overrides) -> Iterator[str]:
+def find_unstated(
+    stated: bytes, metadata: bytes, package: Package, target: Target, overrides: Overrides
+) -> Iterator[str]:
     """How the METADATA of a wheel differs from what its sdist states, as far as the target's lock depends on it."""
 
     def needs(of: bytes) -> set[str]:
@@ -446,7 +452,7 @@ def unstated(stated: bytes, metadata: bytes, package: Package, target: Target, o
         yield f"no extra {extra}, which is stated"
 
 
-def _stated(sdist: Path, package: Package) -> bytes:
+def _read_stated(sdist: Path, package: Package) -> bytes:
     return stated_metadata(sdist.read_bytes(), package.file.filename, package.name, package.version)
 
 
@@ -471,7 +477,7 @@ class Builds:
                 # In the lock's order: a package is built beside those that are built before it, too.
                 for at, package in enumerate(part.packages):
                     if wanted(package):
-                        part = await self._recorded(at, part)  # noqa: PLW2901
+                        part = await self._record_one(at, part)  # noqa: PLW2901
                 resolutions[number] = part
         return replace(self._lock, resolutions=tuple(resolutions))
 
@@ -509,7 +515,7 @@ class Builds:
                 packages[number] = replace(each, built=made.wheel)
         return replace(part, packages=tuple(packages)), found
 
-    async def _recorded(self, at: int, part: Resolution) -> Resolution:
+    async def _record_one(self, at: int, part: Resolution) -> Resolution:
         package = part.packages[at]
         request = await self._request(package, part)
         made = await self._first_build(request, package, part)
@@ -542,8 +548,8 @@ class Builds:
         metadata = await asyncio.to_thread(metadata_of, made.path, package.name)
         overrides = recorded_overrides(self._lock.overrides, part.target)
         if package.unbuilt:
-            stated = await asyncio.to_thread(_stated, await self._sdist(package), package)
-            found = list(unstated(stated, metadata, package, part.target, overrides))
+            stated = await asyncio.to_thread(_read_stated, await self._sdist(package), package)
+            found = list(find_unstated(stated, metadata, package, part.target, overrides))
             hint = (
                 "run `envspec lock SPEC --no-sandbox`, or where bubblewrap works: the lock then follows from the wheel"
             )
@@ -582,7 +588,7 @@ class Builds:
             )
         if file.index == GIT:
             address = read_git(file.url or "")
-            named, context = self._named(package.name, address), self._context
+            named, context = self._with_ref(package.name, address), self._context
             return git_request(wanted, named, address.ref, context.environ, context.connectivity)
         return sdist_request(wanted, file.sha256, partial(self._sdist, package))
 
@@ -631,7 +637,7 @@ class Builds:
                 return compiler, why_not
         return "", f"this machine is not {target.platform.value}"
 
-    def _named(self, name: str, address: GitAddress) -> GitAddress:
+    def _with_ref(self, name: str, address: GitAddress) -> GitAddress:
         """The address with the spec's ref, if the commit may be on no branch and no tag."""
         ref = next((each.ref for each in self._lock.commits if each.name == name), "")
         if ref.startswith("refs/") and not ref.startswith(("refs/heads/", "refs/tags/")):

@@ -69,20 +69,20 @@ async def find_built(packages: Sequence[Package], context: Context) -> Mapping[s
             wheel = package.built
             if wheel is None:
                 continue
-            cached = archive_path(context.cache, _named(package), wheel.sha256, wheel.filename)
+            cached = archive_path(context.cache, _name_version(package), wheel.sha256, wheel.filename)
             # A damaged one is fetched again.
             if not place and not cached.is_file():
                 continue
             try:
-                found |= await _fetched(package, wheel, cached, place, session, http)
+                found |= await _fetch_wheel(package, wheel, cached, place, session, http)
             except NetworkError as error:
                 if place and not _is_missing(error):
                     why = f"its wheel can't be fetched from {shown(place)}: {error.message}"
-                    context.reporter.warning(f"{_named(package)}: {why}")
+                    context.reporter.warning(f"{_name_version(package)}: {why}")
     return found
 
 
-def _named(package: Package) -> str:
+def _name_version(package: Package) -> str:
     return f"{package.name} {package.version}"
 
 
@@ -94,7 +94,7 @@ def _is_missing(error: NetworkError) -> bool:
     return is_gone or isinstance(error, (NotOnPage, ImageNotFound)) or isinstance(error.__cause__, FileNotFoundError)
 
 
-async def _fetched(
+async def _fetch_wheel(
     package: Package,
     wheel: BuiltWheel,
     cached: Path,
@@ -122,7 +122,7 @@ async def _fetched(
     async def locate(archive: Archive, _: Lookup) -> str:
         return archive.url
 
-    archive = Archive(_named(package), url, wheel.filename, wheel.sha256, wheel.size_bytes)
+    archive = Archive(_name_version(package), url, wheel.filename, wheel.sha256, wheel.size_bytes)
     return await Downloads(context, IndexTransport(http, locate, context.environ)).fetch([archive])
 
 
@@ -159,7 +159,7 @@ async def publish(lock: Lock, place: str, context: Context) -> tuple[BuiltWheel,
     environ = dict(context.environ)
     environ.pop(BUILT_WHEELS, None)
     found = await find_built(tuple(packages.values()), replace(context, environ=environ))
-    missing = [_named(each) for wheel, each in packages.items() if wheel.sha256 not in found]
+    missing = [_name_version(each) for wheel, each in packages.items() if wheel.sha256 not in found]
     if missing:
         raise UsageError(
             f"the wheels of {', '.join(missing)} are not in this machine's cache",

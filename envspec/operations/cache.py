@@ -66,8 +66,10 @@ _REMOVED: Final = "removed"
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """size_bytes: what its removal frees. shared_bytes: of files that are also elsewhere, by hard links.
+    """What the cache keeps or removes as a whole.
 
+    size_bytes: what its removal frees.
+    shared_bytes: of files that are also elsewhere, by hard links.
     used: when one of its files was last written, read or linked, as far as the file system records it.
     """
 
@@ -111,7 +113,7 @@ class Removal:
 
 def entries(cache: Path) -> list[CacheEntry]:
     """Every entry of a cache."""
-    return [_measured(kind, path) for kind, path in _paths(cache)]
+    return [_measure(kind, path) for kind, path in _paths(cache)]
 
 
 def usage(found: Iterable[CacheEntry]) -> CacheUsage:
@@ -135,10 +137,11 @@ def choose(
     max_bytes: int | None = None,
     kinds: Sequence[str] = (),
 ) -> list[CacheEntry]:
-    """The entries to remove: those not used since `before`; then the longest unused until the rest has `max_bytes`.
+    """The entries to remove. What an environment has hard links to is kept, unless all is removed: it takes no space.
 
-    Without either: all. kinds: only these, by default all. What an environment has hard links to is kept, unless all is
-    removed: it takes no space of its own.
+    before: those not used since then.
+    max_bytes: the longest unused, until the rest has no more. Without either: all.
+    kinds: only these, by default all.
     """
     own = [each for each in found if each.kind in (kinds or KINDS)]
     if before is None and max_bytes is None:
@@ -217,16 +220,16 @@ def _paths(cache: Path) -> Iterator[tuple[str, Path]]:
                 else:
                     yield place.kind, folder
             continue
-        for path in _below(top, place.depth):
+        for path in _entries_below(top, place.depth):
             yield place.kind, path
 
 
-def _below(folder: Path, depth: int) -> Iterator[Path]:
+def _entries_below(folder: Path, depth: int) -> Iterator[Path]:
     if depth == 0 or folder.is_symlink() or not folder.is_dir():
         yield folder
         return
     for child in _children(folder):
-        yield from _below(child, depth - 1)
+        yield from _entries_below(child, depth - 1)
 
 
 def _children(folder: Path) -> list[Path]:
@@ -235,10 +238,10 @@ def _children(folder: Path) -> list[Path]:
     return []
 
 
-def _measured(kind: str, path: Path) -> CacheEntry:
+def _measure(kind: str, path: Path) -> CacheEntry:
     files: dict[tuple[int, int], list[os.stat_result]] = {}
     used, own, shared = 0.0, 0, 0
-    for status in _states(path):
+    for status in _stat_all(path):
         if stat.S_ISDIR(status.st_mode):
             # Reading a folder, which this does, changes its times.
             own += _on_disk(status)
@@ -258,7 +261,7 @@ def _on_disk(status: os.stat_result) -> int:
     return status.st_size if blocks is None else blocks * 512
 
 
-def _states(path: Path) -> Iterator[os.stat_result]:
+def _stat_all(path: Path) -> Iterator[os.stat_result]:
     """Of a path and all below it; what disappears meanwhile is left out."""
     with suppress(OSError):
         status = path.lstat()

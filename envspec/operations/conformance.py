@@ -94,8 +94,10 @@ class CheckEvent:
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """What is called while the suite runs. interrupted: with the partial receipt, if the run is interrupted.
+    """What is called while the suite runs.
 
+    on_check: with each check that begins or ends.
+    interrupted: with the partial receipt, if the run is interrupted.
     baseline: a recorded receipt to compare the new one with.
     """
 

@@ -29,7 +29,11 @@ class Platforms(Enum):
 
 
 class ExportFormat(NamedTuple):
-    """renderer: module below `envspec.lockfile.export` and function. name: of the file; `{name}` is the lock's."""
+    """A format of files.
+
+    renderer: module below `envspec.lockfile.export` and function.
+    name: of the file; `{name}` is the lock's.
+    """
 
     renderer: str
     name: str

@@ -155,7 +155,7 @@ def read_fleet(folder: Path) -> Fleet:
         UsageError: the folder has no receipt.
     """
     folders = {each.name for each in folder.iterdir() if each.is_dir()}
-    names = set(_listed(folder))
+    names = set(_read_names(folder))
     for receipt in folder.glob(f"*/{RECEIPT_FILE}"):
         names.add(receipt.parent.name)
     if not names:
@@ -166,7 +166,7 @@ def read_fleet(folder: Path) -> Fleet:
     return fleet(nodes)
 
 
-def _listed(folder: Path) -> list[str]:
+def _read_names(folder: Path) -> list[str]:
     path = folder / NODES_FILE
     try:
         text = read_untrusted(path, _MOST_BYTES).decode("utf-8")

@@ -45,11 +45,11 @@ def diff(first: str, second: str, platform: Platform, context: Context) -> Image
     """
 
     async def read(name: str) -> ComparedImage:
-        if (found := _of_path(name, platform)) is not None:
+        if (found := _read_path(name, platform)) is not None:
             return found
         if (lock := _lock_of(name)) is not None:
-            return await _of_lock(name, lock, platform, context)
-        return await _of_registry(name, platform, context)
+            return await _build_lock(name, lock, platform, context)
+        return await _read_registry(name, platform, context)
 
     async def read_both() -> tuple[ComparedImage, ComparedImage]:
         return await read(first), await read(second)
@@ -83,11 +83,11 @@ def mirror(lock: Lock, target: str, context: Context) -> str:
     return run_interruptible(copy())
 
 
-def _of_path(name: str, platform: Platform) -> ComparedImage | None:
+def _read_path(name: str, platform: Platform) -> ComparedImage | None:
     """A layout or a tar; None where the name is neither."""
     path = Path(name)
     if (path / "oci-layout").is_file():
-        return _of_files(name, platform, lambda inner: read_untrusted(path / inner, CONFIG_BYTES))
+        return _read_layout(name, platform, lambda inner: read_untrusted(path / inner, CONFIG_BYTES))
     if not path.is_file() or path.name == LOCK_FILE:
         return None
     try:
@@ -99,13 +99,13 @@ def _of_path(name: str, platform: Platform) -> ComparedImage | None:
                     raise KeyError(inner)
                 return member.read(CONFIG_BYTES)
 
-            return _of_files(name, platform, read)
+            return _read_layout(name, platform, read)
     except (tarfile.TarError, OSError) as error:
         why = str(error).partition("\n")[0].rstrip(" (-:")
         raise NoImage(name, f"no tar that can be read: {why}") from error
 
 
-def _of_files(name: str, platform: Platform, read: Callable[[str], bytes]) -> ComparedImage:
+def _read_layout(name: str, platform: Platform, read: Callable[[str], bytes]) -> ComparedImage:
     """From a layout, whose files `read` gives."""
     try:
         row = json.loads(read("index.json"))["manifests"][0]
@@ -157,7 +157,7 @@ def _is_in_a_registry(name: str) -> bool:
     return has_host or ":" in name or "@" in name
 
 
-async def _of_lock(name: str, lock: Lock, platform: Platform, context: Context) -> ComparedImage:
+async def _build_lock(name: str, lock: Lock, platform: Platform, context: Context) -> ComparedImage:
     from envspec.lockfile.document import identity
 
     locked = linux_platforms(lock)
@@ -171,7 +171,7 @@ async def _of_lock(name: str, lock: Lock, platform: Platform, context: Context) 
     return compared_image(name, image.id, json.loads(image.manifest), json.loads(image.config))
 
 
-async def _of_registry(name: str, platform: Platform, context: Context) -> ComparedImage:
+async def _read_registry(name: str, platform: Platform, context: Context) -> ComparedImage:
     reference = parse(name)
     async with Session(context) as session:
         registry = await session.registry()

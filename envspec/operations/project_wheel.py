@@ -42,7 +42,7 @@ async def project_wheel(lock: Lock, identity: str, part: Resolution, session: Se
         modules = f"{lock.image.workdir.rstrip('/')}/{root}".rstrip("/")
         wheel, path = await asyncio.to_thread(write_editable, folder, modules, session.context.cache)
     else:
-        wheel, path = await _built(folder, name, lock, part, session)
+        wheel, path = await _build(folder, name, lock, part, session)
     version = str(parse_wheel_filename(wheel.filename)[1])
     package = Package(name, version, WheelFile(LOCAL, wheel.filename, wheel.sha256, wheel.size_bytes), (), built=wheel)
     checked = JsonCache(session.context.cache / "image-known")
@@ -54,7 +54,7 @@ async def project_wheel(lock: Lock, identity: str, part: Resolution, session: Se
     return package
 
 
-async def _built(folder: Path, name: str, lock: Lock, part: Resolution, session: Session) -> tuple[BuiltWheel, Path]:
+async def _build(folder: Path, name: str, lock: Lock, part: Resolution, session: Session) -> tuple[BuiltWheel, Path]:
     from envspec.build.types import WheelRequest
     from envspec.build.wheel import folder_request
     from envspec.operations.build_wheels import WheelBuilder

@@ -50,7 +50,7 @@ async def with_built(part: Resolution, store: Store, cache: Path, before: Resolu
     rows = [*await shared_files([each for each in found if built.keys() & each.contents], read)]
     if before is not None:
         rows += [each for each in before.shared if unread.intersection(each.packages)]
-    return replace(part, shared=(*rows, *_of_other_files(part.shared, rows)))
+    return replace(part, shared=(*rows, *_other_files(part.shared, rows)))
 
 
 def _read_records(built: Iterable[Package], store: Store, cache: Path) -> set[str]:
@@ -68,7 +68,7 @@ def _read_records(built: Iterable[Package], store: Store, cache: Path) -> set[st
     return unread
 
 
-def _of_other_files(shared: Iterable[SharedFiles], rows: Iterable[SharedFiles]) -> Iterator[SharedFiles]:
+def _other_files(shared: Iterable[SharedFiles], rows: Iterable[SharedFiles]) -> Iterator[SharedFiles]:
     """What is known of shared files, without those that `rows` have."""
     replaced = set[str]()
     for row in rows:
@@ -89,7 +89,7 @@ def check_owners(parts: Sequence[Resolution], spec: Spec) -> None:
     """Raises RefusedValues for a key of `file_owner` whose package has none of the files that the key names."""
     found: list[tuple[KeyPath, str, str]] = []
     for key, owner in spec.pip.file_owner.items():
-        named = list(_named(parts, key))
+        named = list(_matching_files(parts, key))
         if not named or any(owner in each.packages for each, _ in named):
             continue
         each, path = named[0]
@@ -103,14 +103,14 @@ def check_owners(parts: Sequence[Resolution], spec: Spec) -> None:
 def idle_owners(parts: Sequence[Resolution], spec: Spec) -> Iterator[str]:
     """A warning for each key of `file_owner` without an effect."""
     for key in spec.pip.file_owner:
-        if next(_named(parts, key), None) is None:
+        if next(_matching_files(parts, key), None) is None:
             yield (
                 f"pip.file_owner: {quoted(key)} changes nothing: it names no file that packages of the lock have with "
                 "different content"
             )
 
 
-def _named(parts: Sequence[Resolution], key: str) -> Iterator[tuple[SharedFiles, str]]:
+def _matching_files(parts: Sequence[Resolution], key: str) -> Iterator[tuple[SharedFiles, str]]:
     for part in parts:
         for each in part.shared:
             for path in each.paths:
@@ -123,10 +123,10 @@ def refuse_conflicts(part: Resolution) -> None:
     for each in part.shared:
         if not each.owner:
             one, other = each.packages[:2]
-            raise FileConflict(_first(each), _shown(one, part), _shown(other, part))
+            raise FileConflict(_first_path(each), _name_version(one, part), _name_version(other, part))
 
 
-def _shown(name: str, part: Resolution) -> str:
+def _name_version(name: str, part: Resolution) -> str:
     for each in part.packages:
         if each.name == name:
             return f"{name} {each.version}"
@@ -145,8 +145,8 @@ def conflict_warnings(part: Resolution, spec: Spec, facts: Facts) -> Iterator[st
         if has_two_cudas and is_of_two_cudas(each):
             # The base image's plan warns of two CUDAs, with these packages.
             continue
-        names = " and ".join(_shown(name, part) for name in each.packages)
-        files = _first(each)
+        names = " and ".join(_name_version(name, part) for name in each.packages)
+        files = _first_path(each)
         if len(each.paths) > 1:
             files += f" and {counted(len(each.paths) - 1, 'more file')}"
         yield (
@@ -155,13 +155,17 @@ def conflict_warnings(part: Resolution, spec: Spec, facts: Facts) -> Iterator[st
         )
 
 
-def _first(shared: SharedFiles) -> str:
+def _first_path(shared: SharedFiles) -> str:
     """A path for messages."""
     return min(shared.paths, key=lambda path: (path.startswith(DATA), path)).removeprefix(DATA)
 
 
 class _Advice:
-    """packages: those of one platform, by name. for_gpus: whether they are for CUDA."""
+    """What to do about a conflict.
+
+    packages: those of one platform, by name.
+    for_gpus: whether they are for CUDA.
+    """
 
     def __init__(self, packages: Mapping[str, Package], for_gpus: bool, facts: Facts) -> None:  # noqa: FBT001
         self._packages = packages
