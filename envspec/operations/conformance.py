@@ -538,9 +538,9 @@ def _results(document: Path, finished: Finished) -> Mapping[str, Any]:
         why = ""
         if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
             why = f"{error.strerror}; "
-        *_, output = ["no output", *filter(str.strip, finished.stderr.splitlines())]
+        lines = ["no output", *filter(str.strip, finished.stderr.splitlines())]
         raise UnfitMachine(
-            f"the suite exited with status {finished.status} without results: {why}{output}",
+            f"the suite exited with status {finished.status} without results: {why}{lines[-1]}",
             hint="check that its Python is 3.9 or newer, and that it may write to its folder of results",
         ) from error
 
