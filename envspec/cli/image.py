@@ -224,7 +224,7 @@ def _build(
 
     with TerminalReporter(request.lock.name) as reporter:
         built = image.build(request.options, outputs, replace(context, reporter=reporter))
-    request.remember(built)
+    request.remember(built.images, built.digest)
     return _ids([(each.platform.value, each.id) for each in built.images], built.digest, outputs.push, secrets)
 
 

@@ -24,9 +24,9 @@ from envspec.lockfile.header import LOCK_FILE
 from envspec.version import VERSION
 
 if TYPE_CHECKING:
+    from envspec.image.layers.types import Image
     from envspec.image.options import ImageOptions
     from envspec.models import Lock, Package, Platform
-    from envspec.operations.image import Built
 
 
 #: Part of every key: increase it if the same lock would give another image.
@@ -96,12 +96,12 @@ class ImageRequest:
 
         return self._cache.read_as(self._key, read)
 
-    def remember(self, built: Built) -> None:
-        """Keep the IDs for the next time, if the cache can be written."""
+    def remember(self, images: Sequence[Image], digest: str) -> None:
+        """Keep the IDs for the next time, if the cache can be written. digest: of what a push tags."""
         if self._key:
-            rows = [(image.platform.value, image.id) for image in built.images]
+            rows = [(image.platform.value, image.id) for image in images]
             with suppress(CacheError):
-                self._cache.write(self._key, {"ids": rows, "digest": built.digest})
+                self._cache.write(self._key, {"ids": rows, "digest": digest})
 
     def missing_wheels(self) -> list[Package]:
         """The wheels of the image that are not in the cache, once each."""
