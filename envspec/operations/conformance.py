@@ -235,35 +235,40 @@ class _Suite:
             Path(compiled).mkdir(parents=True, exist_ok=True)
             start = SuiteStart(at_s=time.time(), pulled_bytes=image.pulled_bytes, pull_s=image.pull_s)
 
-            def warn(line: str) -> None:
-                context.reporter.warning(line.removeprefix("warning: "))
-
             def execute(folder: Path) -> Finished:
                 settings = self._settings(lock, request, folder, engine, location, compiled)
-                left: list[str] = []
-
-                def read_line(line: str) -> None:
-                    self._read_line(line)
-                    if reason := _unkillable(line):
-                        left.append(reason)
-                        raise _Unkillable
-
-                lines, errors = _Lines(read_line), _Tail()
-                try:
-                    status = run(engine, image.id, settings, Streams(None, lines, errors), warn)
-                except (_Unkillable, EngineError):
-                    # The engine can't remove a container before its last process ends.
-                    if not left:
-                        raise
-                    warn(f"the container may still be there: {left[0]}")
-                    status = COMPLETED
-                except NoGpuRuntime as error:
-                    hint = (error.hint or "").partition(";")[0]
-                    raise UnfitMachine(error.message, hint=f"{_WITHOUT_GPU}; {hint}") from error
-                return Finished(status, "", errors.end.decode("utf-8", "replace"))
+                return self._execute(engine, image.id, settings)
 
             where = Image(reference=image.reference, id=image.id, pulled_bytes=image.pulled_bytes, pull_s=image.pull_s)
             return self._run(replace(request, start=start), where, execute)
+
+    def _execute(self, engine: Engine, image: str, settings: ContainerSettings) -> Finished:
+        """Run the suite in a container to its end, or until it reports a process of it that can't be killed."""
+        left: list[str] = []
+
+        def warn(line: str) -> None:
+            self.context.reporter.warning(line.removeprefix("warning: "))
+
+        def read_line(line: str) -> None:
+            self._read_line(line)
+            reason = _unkillable(line)
+            if reason:
+                left.append(reason)
+                raise _Unkillable
+
+        lines, errors = _Lines(read_line), _Tail()
+        try:
+            status = run(engine, image, settings, Streams(None, lines, errors), warn)
+        except (_Unkillable, EngineError):
+            # The engine can't remove a container before its last process ends.
+            if not left:
+                raise
+            warn(f"the container may still be there: {left[0]}")
+            status = COMPLETED
+        except NoGpuRuntime as error:
+            hint = (error.hint or "").partition(";")[0]
+            raise UnfitMachine(error.message, hint=f"{_WITHOUT_GPU}; {hint}") from error
+        return Finished(status, "", errors.end.decode("utf-8", "replace"))
 
     def _image(self, lock: Lock, engine: Engine, platform: Platform, location: SuiteLocation) -> EngineImage:
         def pulling(done: int, total: int) -> None:
