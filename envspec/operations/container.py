@@ -62,7 +62,8 @@ def run_container(
 ) -> int:
     """Run a command in a container of a lock's image, built and loaded if the engine does not have it; its exit code.
 
-    report: called with each line for the user. loading: a reporter until the command starts; by default the context's.
+    report: called with each line for the user.
+    loading: a reporter until the command starts; by default the context's.
 
     Raises:
         NoEngine, EngineUnreachable: no engine responds. UsageError, UnfitMachine: the lock or request does not fit.

@@ -135,7 +135,8 @@ def missing_system_libraries(
 ) -> Iterator[str]:
     """What the installed modules need, and neither the environment nor this machine has: a warning for each package.
 
-    folders: where the loader looks (default: this machine's). os: the system's release, such as `debian12`.
+    folders: where the loader looks (default: this machine's).
+    os: the system's release, such as `debian12` (default: this machine's).
     """
     if not resolution.target.platform.is_linux:
         return

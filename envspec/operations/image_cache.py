@@ -37,7 +37,11 @@ _OF_CODE: Final = (b"\nproject = ", b"\ncopy = ")
 
 @dataclass(frozen=True, slots=True)
 class CachedIds:
-    """ids: (platform, image ID). digest: of what a push tags."""
+    """What a build of images gave.
+
+    ids: (platform, image ID).
+    digest: of what a push tags.
+    """
 
     ids: tuple[tuple[str, str], ...]
     digest: str
