@@ -13,7 +13,7 @@ from typing import Final
 from envspec.errors import NoSolution
 from envspec.facts import Facts
 from envspec.facts.cuda import require_for
-from envspec.facts.tables import CpuBuildRow, CudaBuildRow, PartsRow, numeric, rows_on, rows_with
+from envspec.facts.tables import CpuBuildRow, CudaBuildRow, PartsRow, minor, numeric, rows_on, rows_with
 from envspec.models import (
     CONFLICT,
     DEFAULT_INDEX,
@@ -446,38 +446,40 @@ def choose_release(request: CudaRequest, pins: Sequence[CudaPins], facts: Facts)
     Raises:
         CudaMismatch: the pins are for another CUDA than the spec's.
     """
-    pinned_cudas = sorted(
-        ((found, each.platform) for each in pins for found in each.cudas), key=lambda pair: pair[0].cuda, reverse=True
-    )
+    for release_of in (_release_of_pins, _release_of_torch, _release_of_builds, _release_of_spec):
+        release = release_of(request, pins, facts)
+        if release is not None:
+            return release
+    return None
+
+
+def _release_of_pins(request: CudaRequest, pins: Sequence[CudaPins], facts: Facts) -> Release | None:
+    """The newest CUDA that CUDA's own packages name."""
+    pinned_cudas: list[tuple[PinnedCuda, CudaPins]] = []
+    for each in pins:
+        pinned_cudas += [(found, each) for found in each.cudas]
     if not pinned_cudas:
-        return _release_without_pins(request, pins, facts)
-    first, platform = pinned_cudas[0]
-    others = [(found, where) for found, where in pinned_cudas if found.cuda != first.cuda]
-    if request.version is not None:
-        for found, where in pinned_cudas:
-            if not _within(found.pin, found.cuda, request.version):
-                [its] = [each for each in pins if each.platform is where]
-                ways = [f'set [cuda] version = "{found.cuda}"', _instead(found.pin, request.version, its, facts)]
-                raise CudaMismatch(
-                    f"[cuda] version is {request.version}, but {found.pin} on {where.value} is CUDA {found.cuda}",
-                    hint=", or ".join(filter(None, ways)),
-                )
-    exact = max(
-        (found.release for found, _ in pinned_cudas if found.cuda == first.cuda and found.release),
-        key=numeric,
-        default=None,
-    )
+        return None
+    pinned_cudas.sort(key=lambda pair: pair[0].cuda, reverse=True)
+    first, of_first = pinned_cudas[0]
+    releases, warnings = [], []
+    for found, its in pinned_cudas:
+        if request.version is not None and not _within(found.pin, found.cuda, request.version):
+            ways = [f'set [cuda] version = "{found.cuda}"', _instead(found.pin, request.version, its, facts)]
+            raise CudaMismatch(
+                f"[cuda] version is {request.version}, but {found.pin} on {its.platform.value} is CUDA {found.cuda}",
+                hint=", or ".join(filter(None, ways)),
+            )
+        if found.cuda == first.cuda and found.release:
+            releases.append(found.release)
+        # Those of one platform's wheels have advice of their own (`two_cudas`).
+        are_wheels = found.pin.source is first.pin.source is PackageSource.PYPI
+        if found.cuda != first.cuda and not (its is of_first and are_wheels):
+            warnings.append(_beside(found, its.platform, first, of_first.platform))
+    exact = max(releases, key=numeric, default=None)
     value = exact or str(first.cuda)
     why = (reason("is-cuda", package=first.pin, cuda=value), *_below(first.cuda, request.version))
     decision = Decision("cuda.release", value, why, first.source)
-    # Those of one platform's wheels have advice of their own (`two_cudas`).
-    warnings = [
-        _beside(found, where, first, platform)
-        for found, where in others
-        if where is not platform
-        or found.pin.source is not PackageSource.PYPI
-        or first.pin.source is not found.pin.source
-    ]
     return Release(first.cuda, exact, decision, tuple(warnings), first)
 
 
@@ -495,7 +497,9 @@ def _instead(pin: Pin, version: CudaVersion, pins: CudaPins, facts: Facts) -> st
         if not bringing and any(each.name == SPEC for each in pins.dependents.get(pin.name, ())):
             return f"remove {pin.name} from [pip] dependencies"
         needed = [require_for(name, version.major, pins.platform, facts) for name in bringing]
-        return f"require {' and '.join(needed)}" if needed and all(needed) else ""
+        if not needed or not all(needed):
+            return ""
+        return f"require {' and '.join(needed)}"
     return f'require builds of CUDA {version} or older ("cuda-version <={version}" in [conda] dependencies)'
 
 
@@ -518,59 +522,71 @@ def _beside(found: PinnedCuda, where: Platform, first: PinnedCuda, platform: Pla
     )
 
 
-def _release_without_pins(request: CudaRequest, pins: Sequence[CudaPins], facts: Facts) -> Release | None:
-    nothing = reason("no-cuda-package" if _with_conda(pins) else "no-cuda-wheel")
-    built = next((each.torch for each in pins if each.torch and each.torch.cuda), None)
-    if built and built.cuda:
-        if request.version is None or _within(built, built.cuda, request.version):
-            is_build = reason("is-build", package=built, build=built.build)
-            why = (is_build, *_below(built.cuda, request.version), nothing)
-            return Release(built.cuda, None, Decision("cuda.release", str(built.cuda), why, "torch's variant"))
-        if built.channel:
-            raise CudaMismatch(
-                f"[cuda] version is {request.version}, but {built} is built for CUDA {built.cuda}",
-                hint=f'set [cuda] version = "{built.cuda}", or {_instead(built, request.version, pins[0], facts)}',
-            )
-    built_for = sorted(((row, pin) for each in pins for pin, row in each.builds), key=lambda pair: _cuda_of(pair[0]))
-    if built_for:
-        return _release_of_facts(request, built_for, pins[0].platform, facts)
-    if request.version is None:
+def _release_of_torch(request: CudaRequest, pins: Sequence[CudaPins], facts: Facts) -> Release | None:
+    builds = [(each.torch, each.torch.cuda) for each in pins if each.torch and each.torch.cuda]
+    if not builds:
         return None
-    why = (reason("in-spec"), nothing)
-    return Release(request.version, None, Decision("cuda.release", str(request.version), why, "[cuda] version"))
+    torch, cuda = builds[0]
+    if request.version is None or _within(torch, cuda, request.version):
+        is_build = reason("is-build", package=torch, build=torch.build)
+        why = (is_build, *_below(cuda, request.version), reason(f"no-cuda-{_package_kind(pins)}"))
+        return Release(cuda, None, Decision("cuda.release", str(cuda), why, "torch's variant"))
+    if torch.channel:
+        raise CudaMismatch(
+            f"[cuda] version is {request.version}, but {torch} is built for CUDA {cuda}",
+            hint=f'set [cuda] version = "{cuda}", or {_instead(torch, request.version, pins[0], facts)}',
+        )
+    return None
 
 
-def _cuda_of(row: CudaBuildRow) -> CudaVersion:
-    return CudaVersion.parse(row.cuda)
+def _package_kind(pins: Sequence[CudaPins]) -> str:
+    """`wheel`, or `package` if some of them are conda's: a word of reasons' codes."""
+    return "package" if any(PackageSource.CONDA in each.sources for each in pins) else "wheel"
 
 
-def _release_of_facts(
-    request: CudaRequest, built_for: Sequence[tuple[CudaBuildRow, Pin]], platform: Platform, facts: Facts
-) -> Release:
-    """built_for: oldest CUDA first. Libraries of one major version replace each other, so any minor of it will do."""
-    row, pin = built_for[-1]
-    for other, its in built_for:
-        if request.version is not None and request.version.major != _cuda_of(other).major:
-            needed = require_for(its.name, request.version.major, platform, facts)
+def _release_of_builds(request: CudaRequest, pins: Sequence[CudaPins], facts: Facts) -> Release | None:
+    """The newest CUDA for which facts say that packages are built. Libraries of one major version replace each other,
+    so any minor of it will do.
+    """
+    builds: list[tuple[Pin, CudaBuildRow]] = []
+    for each in pins:
+        builds += each.builds
+    if not builds:
+        return None
+    builds.sort(key=lambda build: minor(build[1].cuda))
+    newest, row = builds[-1]
+    platform = pins[0].platform
+    major = minor(row.cuda).major
+    warnings = []
+    for pin, other in builds:
+        its_major = minor(other.cuda).major
+        if request.version is not None and request.version.major != its_major:
+            needed = require_for(pin.name, request.version.major, platform, facts)
+            alternative = f", or require {needed}" if needed else ""
             raise CudaMismatch(
-                f"[cuda] version is {request.version}, but {its} is built for CUDA {other.cuda}",
-                hint=f'set [cuda] version = "{other.cuda}"{f", or require {needed}" if needed else ""}',
+                f"[cuda] version is {request.version}, but {pin} is built for CUDA {other.cuda}",
+                hint=f'set [cuda] version = "{other.cuda}"{alternative}',
             )
-    cuda = request.version or _cuda_of(row)
-    why: Why = (reason("built-for", package=pin, cuda=row.cuda),)
-    if request.version not in (None, _cuda_of(row)):
-        why = (reason("in-spec"), *why, reason("any-minor", major=cuda.major))
-    warnings: list[str] = []
-    for other, its in built_for:
-        if _cuda_of(other).major != _cuda_of(row).major:
-            needed = require_for(its.name, _cuda_of(row).major, platform, facts)
-            needed = needed or require_for(pin.name, _cuda_of(other).major, platform, facts)
+        if its_major != major:
+            needed = require_for(pin.name, major, platform, facts)
+            needed = needed or require_for(newest.name, its_major, platform, facts)
             text = (
-                f"{its} is built for CUDA {other.cuda}, beside {pin} for CUDA {row.cuda}: an image has the libraries "
-                "of one major version, here those of the newer one"
+                f"{pin} is built for CUDA {other.cuda}, beside {newest} for CUDA {row.cuda}: an image has the "
+                "libraries of one major version, here those of the newer one"
             )
             warnings.append(f"{text}. Require {needed}" if needed else text)
+    cuda = request.version or minor(row.cuda)
+    why: Why = (reason("built-for", package=newest, cuda=row.cuda),)
+    if cuda != minor(row.cuda):
+        why = (reason("in-spec"), *why, reason("any-minor", major=cuda.major))
     return Release(cuda, None, Decision("cuda.release", str(cuda), why, row.source), tuple(warnings))
+
+
+def _release_of_spec(request: CudaRequest, pins: Sequence[CudaPins], _: Facts) -> Release | None:
+    if request.version is None:
+        return None
+    why = (reason("in-spec"), reason(f"no-cuda-{_package_kind(pins)}"))
+    return Release(request.version, None, Decision("cuda.release", str(request.version), why, "[cuda] version"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -590,40 +606,63 @@ def image_needs(release: Release, pins: Sequence[CudaPins]) -> ImageNeeds:
     manylinux allows no other; one from conda brings or depends on them, since conda knows no image; of one from another
     index that is not known.
     """
-    packages = "packages" if _with_conda(pins) else "wheels"
+    packages = f"{_package_kind(pins)}s"
     source = f"names of the locked {packages}; NVIDIA container-images Dockerfiles"
-    with_torch = [each for each in pins if each.torch and each.torch.cuda]
-    brought = sorted({library for each in pins for library in each.libraries})
-    rows = [(pin, row) for each in pins for pin, row in each.builds if _cuda_of(row).major == release.cuda.major]
-    cudnn = max((row.cudnn for _, row in rows if row.cudnn), default=None)
-    libraries = ({"cudart", "cublas"} | ({"cudnn"} if cudnn else set())) - set(brought)
-    if not with_torch and rows and libraries:
-        loading = " and ".join(sorted({pin.name for pin, _ in rows}))
-        why = [reason("smallest-flavor-for", libraries=", ".join(sorted(libraries)), packages=loading)]
-        if brought:
-            why.append(reason(f"not-in-{packages}"))
-        sources = "; ".join(dict.fromkeys(row.source for _, row in rows))
-        return ImageNeeds(frozenset(libraries), cudnn, tuple(why), sources)
-    if not with_torch and not brought:
-        return ImageNeeds(
-            frozenset({"cudart", "cublas", "nccl"}),
-            None,
-            (reason(f"image-brings-{packages}"),),
-            source,
-        )
-    foreign = [each for each in with_torch if each.torch and not each.torch.channel and not each.torch.is_projects_own]
-    lacking = {
-        library for each in foreign for library in LIBRARIES[PackageSource.PYPI] if library not in each.libraries
-    }
+    torches = [each.torch for each in pins if each.torch and each.torch.cuda]
+    brought: set[str] = set()
+    for each in pins:
+        brought.update(each.libraries)
+    if not torches and (needs := _needs_of_builds(release, pins, brought)):
+        return needs
+    if not torches and not brought:
+        return ImageNeeds(frozenset({"cudart", "cublas", "nccl"}), None, (reason(f"image-brings-{packages}"),), source)
+    lacking = _lacking_libraries(pins)
     if lacking:
         smallest = reason("smallest-flavor", libraries=", ".join(sorted(lacking)))
         return ImageNeeds(frozenset(lacking), None, (smallest, reason(f"not-in-{packages}")), source)
     if not brought:
-        return ImageNeeds(frozenset(), None, (reason("brought-by-torch", torch=with_torch[0].torch),), source)
-    bringing = {pin.source for each in pins for found in each.libraries.values() for pin in found}
+        return ImageNeeds(frozenset(), None, (reason("brought-by-torch", torch=torches[0]),), source)
+    bringing: set[PackageSource] = set()
+    for each in pins:
+        for found in each.libraries.values():
+            bringing.update(pin.source for pin in found)
     names = " and ".join(source.value for source in PackageSource if source in bringing)
-    all_brought = reason("brought", sources=names, libraries=", ".join(brought))
+    all_brought = reason("brought", sources=names, libraries=", ".join(sorted(brought)))
     return ImageNeeds(frozenset(), None, (all_brought,), source)
+
+
+def _needs_of_builds(release: Release, pins: Sequence[CudaPins], brought: set[str]) -> ImageNeeds | None:
+    """What packages load that facts say are built for this CUDA; None if the lock brings it, or if there are none."""
+    libraries = {"cudart", "cublas"}
+    names, sources, cudnns = set(), [], []
+    for each in pins:
+        for pin, row in each.builds:
+            if minor(row.cuda).major != release.cuda.major:
+                continue
+            names.add(pin.name)
+            sources.append(row.source)
+            if row.cudnn:
+                cudnns.append(row.cudnn)
+                libraries.add("cudnn")
+    libraries -= brought
+    if not names or not libraries:
+        return None
+    loading = " and ".join(sorted(names))
+    why = [reason("smallest-flavor-for", libraries=", ".join(sorted(libraries)), packages=loading)]
+    if brought:
+        why.append(reason(f"not-in-{_package_kind(pins)}s"))
+    cudnn = max(cudnns, default=None)
+    return ImageNeeds(frozenset(libraries), cudnn, tuple(why), "; ".join(dict.fromkeys(sources)))
+
+
+def _lacking_libraries(pins: Sequence[CudaPins]) -> set[str]:
+    """The CUDA libraries that are not in the lock, if a CUDA build of torch is of another index than PyTorch's."""
+    lacking: set[str] = set()
+    for each in pins:
+        torch = each.torch
+        if torch and torch.cuda and not torch.channel and not torch.is_projects_own:
+            lacking |= LIBRARIES[PackageSource.PYPI].keys() - each.libraries.keys()
+    return lacking
 
 
 def flavors_to_try(request: CudaRequest, needs: ImageNeeds) -> tuple[Decision, ...]:
@@ -632,16 +671,11 @@ def flavors_to_try(request: CudaRequest, needs: ImageNeeds) -> tuple[Decision, .
     """
     if request.flavor != AUTO:
         return (Decision("image.flavor", request.flavor, (reason("in-spec"),), "[cuda] flavor"),)
-    enough = [
-        name
-        for name, libraries in FLAVOR_LIBRARIES.items()
-        if needs.libraries <= set(libraries) and "devel" not in name
-    ]
-    return tuple(Decision("image.flavor", name, needs.why, needs.source) for name in enough)
-
-
-def _with_conda(pins: Sequence[CudaPins]) -> bool:
-    return any(PackageSource.CONDA in each.sources for each in pins)
+    flavors = []
+    for name, libraries in FLAVOR_LIBRARIES.items():
+        if needs.libraries <= set(libraries) and "devel" not in name:
+            flavors.append(Decision("image.flavor", name, needs.why, needs.source))
+    return tuple(flavors)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from envspec.base_image.cuda import (
     CudaPins,
     CudaRequest,
     DriverTooOld,
+    ImageNeeds,
     NoSuchImage,
     Release,
-    TorchBuild,
     choose_release,
     flavors_to_try,
     image_needs,
@@ -137,9 +137,11 @@ def _choice(
     facts: Facts,
     cudnn: int | None,
 ) -> ImageChoice:
-    tag, row = max(
-        tagged, key=lambda pair: (all(facts.digest_of(pair[0], each) for each in platforms), numeric(pair[1].cuda))
-    )
+    def rank(candidate: tuple[str, ImageRow]) -> tuple[bool, tuple[int, ...]]:
+        has_digests = all(facts.digest_of(candidate[0], each) for each in platforms)
+        return has_digests, numeric(candidate[1].cuda)
+
+    tag, row = max(tagged, key=rank)
     cuda, os, newest = CudaVersion.parse(row.cuda), tag.rpartition("-")[2], tagged[-1][1].cuda
     why = [reason("image-newest-patch", cuda=cuda, flavor=flavor.value, os=os)]
     if newest != row.cuda:
@@ -259,59 +261,62 @@ def plan_base_image(
         UnknownGpu, GpuNotServed: a GPU of `[cuda] gpus` that is unknown, or for which the wheels have no code.
     """
     pins = [read_pins(resolution, facts) for resolution in resolutions]
-    codes = tuple(code for code in (code_of(each, facts) for each in pins) if code)
-    warnings = [warning for each in pins if each.torch and (warning := _newer(each.torch, each.platform, facts))]
+    codes = tuple(filter(None, (code_of(each, facts) for each in pins)))
+    warnings = list(filter(None, (_newer(each, facts) for each in pins)))
     if request is None:
         return _without_cuda(pins, codes, warnings, base, facts)
     linux = [each for each in pins if each.platform.is_linux]
     able = [each for each in pins if each.platform is not Platform.OSX_ARM64]
-    # If GPUs are required, `check_gpus` warns that they could not be checked.
-    warnings += filter(None, (unknown_code(each, codes) for each in pins if not (request.gpus and each in able)))
     newer = list(_newer_elsewhere(able))
-    warnings += newer
     checks = check_gpus(request, able, [code for code in codes if code.platform is not Platform.OSX_ARM64], facts)
     release = choose_release(request, linux, facts) if linux else None
-    if release and release.pinned:
-        for each in linux:
-            warnings += other_cudas(each, release.pinned, facts)
-            warnings += without_libraries(each, release.pinned, facts)
+    warnings += [*_unknown_codes(request, pins, codes), *newer, *_other_cudas(release, linux, facts)]
     without = tuple(_cpu_builds(able, request, release, facts))
     cpu_warnings = map(cpu_build_warning, without)
     if not linux:
         none = Decision("image.tag", "none", (reason("image-only-linux"),), "[env] platforms")
-        decisions, warnings = (none, *checks.decisions), [*warnings, *cpu_warnings, *checks.warnings]
-        return BaseImagePlan(None, None, codes, decisions, tuple(warnings), cpu_builds=without)
+        warnings += [*cpu_warnings, *checks.warnings]
+        return BaseImagePlan(None, None, codes, (none, *checks.decisions), tuple(warnings), cpu_builds=without)
     try:
         choice = _image(request, release, linux, facts)
     except NoSuchImage as error:
         error.hint = "; ".join(filter(None, (error.hint, *newer)))
         raise
-    driver = _driver(release, choice, checks, facts) if release else None
-    if request.driver and release and driver and not at_least(request.driver, driver.minimum):
-        raise _driver_too_old(request.driver, request.gpus, driver, release.cuda, linux, facts)
-    if checks.ptx and release and driver and not driver.bundled:
-        warnings.append(
-            f"{', '.join(checks.ptx)}: PTX needs the driver that CUDA {release.cuda} ships with, which is unknown"
-        )
-    if release is None and not without:
+    decisions = list(choice.decisions)
+    driver = None
+    if release:
+        driver = _driver(request, release, choice, checks, linux, facts)
+        decisions.insert(0, release.decision)
+        decisions.append(Decision("driver.minimum", driver.minimum, driver.why, driver.source))
+        if checks.ptx and not driver.bundled:
+            gpus = ", ".join(checks.ptx)
+            warnings.append(f"{gpus}: PTX needs the driver that CUDA {release.cuda} ships with, which is unknown")
+    elif not without:
         warnings.append(
             "no locked package states which CUDA it needs: the base image has no CUDA libraries, and the lock names no "
             'driver. If a package needs them, set [cuda] version = "12.8", or add [[facts.cuda_build]] with its source'
         )
     warnings += cpu_warnings
-    return BaseImagePlan(
-        choice.image,
-        driver,
-        codes,
-        (
-            *([release.decision] if release else []),
-            *choice.decisions,
-            *([Decision("driver.minimum", driver.minimum, driver.why, driver.source)] if driver else []),
-            *checks.decisions,
-        ),
-        (*warnings, *(release.warnings if release else ()), *choice.warnings, *checks.warnings),
-        cpu_builds=without,
-    )
+    if release:
+        warnings += release.warnings
+    warnings += [*choice.warnings, *checks.warnings]
+    decisions += checks.decisions
+    return BaseImagePlan(choice.image, driver, codes, tuple(decisions), tuple(warnings), cpu_builds=without)
+
+
+def _unknown_codes(request: CudaRequest, pins: Sequence[CudaPins], codes: Sequence[GpuCode]) -> Iterator[str]:
+    for each in pins:
+        # If GPUs are required, `check_gpus` warns that they could not be checked.
+        if not request.gpus or each.platform is Platform.OSX_ARM64:
+            yield from filter(None, [unknown_code(each, codes)])
+
+
+def _other_cudas(release: Release | None, linux: Sequence[CudaPins], facts: Facts) -> Iterator[str]:
+    if release is None or release.pinned is None:
+        return
+    for each in linux:
+        yield from other_cudas(each, release.pinned, facts)
+        yield from without_libraries(each, release.pinned, facts)
 
 
 def _newer_elsewhere(pins: Iterable[CudaPins]) -> Iterator[str]:
@@ -338,13 +343,13 @@ def plan_platforms(
     The plan is that of the first linux platform and of those with the same request; `platform_cuda` has the other ones
     of linux. macOS, which has no CUDA, is in the first.
     """
-    platforms_of_all = [each.target.platform for each in resolutions]
     groups: dict[CudaRequest | None, list[Platform]] = {}
-    for platform in sorted(platforms_of_all, key=lambda each: not each.is_linux):
+    for resolution in sorted(resolutions, key=lambda each: not each.target.platform.is_linux):
+        platform = resolution.target.platform
         if platform is not Platform.OSX_ARM64:
             groups.setdefault(requests.get(platform), []).append(platform)
     if len(groups) < 2:
-        request = next(iter(groups), requests.get(platforms_of_all[0]))
+        request = next(iter(groups), requests.get(resolutions[0].target.platform))
         return plan_base_image(request, resolutions, facts, base)
     (first, main), *others = groups.items()
     rest = [each for each in resolutions if each.target.platform in (*main, Platform.OSX_ARM64)]
@@ -412,15 +417,21 @@ def _image(request: CudaRequest, release: Release | None, linux: Sequence[CudaPi
     platforms = [each.platform for each in linux]
     if request.base:
         return custom_image(request.base, request.os, platforms, facts)
-    if release is None:
-        why: Why = (reason("no-cuda-stated"), reason("image-without-cuda"))
-        if plain := system_image(request.os, platforms, facts, why):
-            return plain
-        raise NoSuchImage(
-            f"no locked package states which CUDA it needs, and no image of {request.os} without CUDA is known",
-            hint='set [cuda] version = "12.8", or remove [cuda] for a CPU environment',
-        )
-    needs = image_needs(release, linux)
+    if release is not None:
+        return _nvidia_image(request, release, image_needs(release, linux), platforms, facts)
+    why = (reason("no-cuda-stated"), reason("image-without-cuda"))
+    if plain := system_image(request.os, platforms, facts, why):
+        return plain
+    raise NoSuchImage(
+        f"no locked package states which CUDA it needs, and no image of {request.os} without CUDA is known",
+        hint='set [cuda] version = "12.8", or remove [cuda] for a CPU environment',
+    )
+
+
+def _nvidia_image(
+    request: CudaRequest, release: Release, needs: ImageNeeds, platforms: Sequence[Platform], facts: Facts
+) -> ImageChoice:
+    """One of NVIDIA's images; the system's if none is known, the spec requires no flavour and none is needed."""
     try:
         choice = choose_image(release, flavors_to_try(request, needs), request.os, platforms, facts, needs.cudnn)
     except NoSuchImage:
@@ -441,11 +452,31 @@ def _image(request: CudaRequest, release: Release | None, linux: Sequence[CudaPi
     return replace(choice, warnings=(warning, *choice.warnings))
 
 
-def _driver(release: Release, choice: ImageChoice, checks: GpuChecks, facts: Facts) -> Driver:
+def _driver(
+    request: CudaRequest,
+    release: Release,
+    choice: ImageChoice,
+    checks: GpuChecks,
+    linux: Sequence[CudaPins],
+    facts: Facts,
+) -> Driver:
+    """The oldest driver that runs the lock.
+
+    Raises:
+        DriverTooOld: the request's is older.
+    """
+    driver = _oldest_driver(release, choice, checks, facts)
+    if request.driver and not at_least(request.driver, driver.minimum):
+        raise _driver_too_old(request.driver, request.gpus, driver, release.cuda, linux, facts)
+    return driver
+
+
+def _oldest_driver(release: Release, choice: ImageChoice, checks: GpuChecks, facts: Facts) -> Driver:
     """Minor-version compatibility needs the major's first driver; PTX needs the toolkit's own."""
-    of_image = choice.image.cuda_release
-    of_minor = of_image if of_image and CudaVersion.parse(of_image) == release.cuda else str(release.cuda)
-    row = facts.driver_of(release.exact or of_minor)
+    cuda, of_image = str(release.cuda), choice.image.cuda_release
+    if of_image and CudaVersion.parse(of_image) == release.cuda:
+        cuda = of_image
+    row = facts.driver_of(release.exact or cuda)
     if checks.ptx and row.bundled:
         of_ptx = reason("driver-of-ptx", gpus=", ".join(checks.ptx))
         return Driver(row.bundled, row.bundled, (of_ptx,), row.source)
@@ -460,26 +491,29 @@ def _driver(release: Release, choice: ImageChoice, checks: GpuChecks, facts: Fac
 def _without_cuda(
     pins: Sequence[CudaPins], codes: tuple[GpuCode, ...], warnings: Sequence[str], base: str | None, facts: Facts
 ) -> BaseImagePlan:
-    brought = [f"{found.pin} on {each.platform.value}" for each in pins for found in each.cudas]
-    unexpected = (
-        (f"the spec has no [cuda] table, and {', '.join(brought)} is in the lock all the same",) if brought else ()
-    )
+    brought: list[str] = []
+    for each in pins:
+        brought += [f"{found.pin} on {each.platform.value}" for found in each.cudas]
+    if brought:
+        warnings = [*warnings, f"the spec has no [cuda] table, and {', '.join(brought)} is in the lock all the same"]
     linux = [each.platform for each in pins if each.platform.is_linux]
     if base and linux:
         # Which system it is nobody has said: without [cuda] there is no `os`.
         choice = custom_image(base, "", linux, facts)
-        return BaseImagePlan(choice.image, None, codes, choice.decisions, (*warnings, *unexpected, *choice.warnings))
+        return BaseImagePlan(choice.image, None, codes, choice.decisions, (*warnings, *choice.warnings))
     none = Decision("image.tag", "none", (reason("image-of-cpu"),), "the spec")
-    return BaseImagePlan(None, None, codes, (none,), (*warnings, *unexpected))
+    return BaseImagePlan(None, None, codes, (none,), tuple(warnings))
 
 
-def _newer(torch: TorchBuild, platform: Platform, facts: Facts) -> str:
-    """A warning for a release that is newer than the facts; a conda channel's solver keeps its family together."""
-    is_newer = numeric(torch.version) > numeric(facts.torch[-1].version)
-    if torch.channel or facts.torch_release(torch.version) or not is_newer:
+def _newer(pins: CudaPins, facts: Facts) -> str:
+    """A warning for a torch that is newer than the facts; a conda channel's solver keeps its family together."""
+    torch = pins.torch
+    if torch is None or torch.channel or facts.torch_release(torch.version):
+        return ""
+    if numeric(torch.version) <= numeric(facts.torch[-1].version):
         return ""
     return (
-        f"torch {torch.version} on {platform.value} is newer than the facts (up to {facts.torch[-1].version}): "
+        f"torch {torch.version} on {pins.platform.value} is newer than the facts (up to {facts.torch[-1].version}): "
         "its family and its GPU code could not be checked. Add it to the spec, with its source: [[facts.torch]]"
     )
 
@@ -512,11 +546,14 @@ def decide_settings(
     services = _services(spec, linux)
     compiler, compiler_decisions = _compiler(spec, linux)
     groups = _apt(spec, services, compiler, linux, facts)
+    apt: set[str] = set()
+    for packages, _ in groups:
+        apt.update(packages)
     image = ImageSettings(
         workdir=spec.image.workdir,
         env=tuple(sorted(spec.image.env.items())),
         compiler=compiler,
-        apt=tuple(sorted({package for packages, _ in groups for package in packages})),
+        apt=tuple(sorted(apt)),
         services=services,
         project="" if spec.image.project is ProjectInImage.NONE else spec.image.project.value,
         copy=spec.image.copied,
@@ -586,7 +623,9 @@ def _compiler(spec: Spec, linux: Sequence[Resolution]) -> tuple[str, Iterable[De
         return "none", [Decision("image.compiler", "none", tuple(why), "the spec: image.compiler")]
     if not needing:
         return "none", []
-    brought = [sorted(_CONDA_COMPILERS & {record.name for record in resolution.conda}) for resolution in needing]
+    brought = []
+    for resolution in needing:
+        brought.append(sorted(_CONDA_COMPILERS & {record.name for record in resolution.conda}))
     why = [reason("compiler-for-triton")]
     if all(brought):
         why.append(reason("compiler-of-conda", package=brought[0][0]))
