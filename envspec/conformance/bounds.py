@@ -32,7 +32,9 @@ class Limit:
 
     def holds(self, value: float) -> bool:
         """False for NaN."""
-        return value <= self.value if self.relation is Relation.AT_MOST else value >= self.value
+        if self.relation is Relation.AT_MOST:
+            return value <= self.value
+        return value >= self.value
 
 
 #: The limit for sums over K products; most do not depend on it.

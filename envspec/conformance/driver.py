@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NoReturn
+from uuid import UUID
 
 from envspec.conformance import isolation
 from envspec.conformance.bounds import SIZES
@@ -56,26 +56,22 @@ def query(
     """
     limit_s = limit_s or SIZES["driver.limit_s"] + SIZES["driver.limit_s_per_gpu"] * len(_device_files())
     limit_s *= limit_factor
-    started = {
-        library: isolation.start(
-            folder / library, "--driver", str(os.getpid()), request_path, folder / library, library
-        )
-        for library in _NAMES
-    }
+    started = {}
+    for library in _NAMES:
+        words = ("--driver", str(os.getpid()), request_path, folder / library, library)
+        started[library] = isolation.start(folder / library, *words)
     ended = isolation.wait(started.values(), limit_s)
-    read = {
-        library: _reading(_NAMES[library], folder / library, process, ended.overruns.get(process.pid))
-        for library, process in started.items()
-    }
-    return _driver(read["cuda"], read["nvml"]), ended.unkillable
+    values = {}
+    for library, process in started.items():
+        overrun = ended.overruns.get(process.pid)
+        values[library] = _values(_NAMES[library], folder / library, process.returncode, overrun)
+    return _driver(values["cuda"], values["nvml"]), ended.unkillable
 
 
-def _reading(
-    library: str, folder: Path, process: subprocess.Popen[bytes], overrun: isolation.Overrun | None
-) -> dict[str, Any]:
+def _values(library: str, folder: Path, exited: int | None, overrun: isolation.Overrun | None) -> dict[str, Any]:
     """The values that a process has reported. error: why there are no more. is_late: whether it ran out of time."""
     events = ProcessEvents.read(folder / isolation.EVENTS)
-    failed = isolation.failure(events, process.returncode, overrun)
+    failed = isolation.failure(events, exited, overrun)
     if failed is None:
         return events.values
     # The values first: a process that hangs at one GPU has reported the others.
@@ -87,22 +83,17 @@ def _reading(
 def _driver(cuda: Mapping[str, Any], nvml: Mapping[str, Any]) -> Driver:
     boards = tuple(Board(**each) for each in nvml.get("boards", ()))
     slices = {each.pci for each in boards if each.mig}
-    gpus = tuple(
+    gpus = []
+    for each in cuda.get("gpus", ()):
         # CUDA reports the UUID without its prefix.
-        Gpu(**{**each, "uuid": f"{'MIG' if each['pci'] in slices else 'GPU'}-{each['uuid']}"})
-        for each in cuda.get("gpus", ())
-    )
-    error = cuda.get("error", "")
-    missing = cuda.get("missing", "")
-    if missing:
-        error = f"NVIDIA's driver is not installed ({missing})"
-    elif not error and not gpus:
-        error = "CUDA shows no GPU to this process"
-    if error and os.environ.get("CUDA_VISIBLE_DEVICES") is not None:
-        error = f"{error}; CUDA_VISIBLE_DEVICES is {os.environ['CUDA_VISIBLE_DEVICES']!r}"
+        prefix = "MIG" if each["pci"] in slices else "GPU"
+        gpus.append(Gpu(**{**each, "uuid": f"{prefix}-{each['uuid']}"}))
     devices = _devices()
-    if error and devices:
-        error = f"{error}; this machine has {', '.join(devices)}"
+    error = _cuda_error(cuda, devices)
+    nvml_error, nvml_missing = nvml.get("error", ""), nvml.get("missing", "")
+    if nvml.get("is_late"):
+        # What is only too slow is no fault of a GPU.
+        nvml_error, nvml_missing = "", nvml_error
     version = nvml.get("version", "")
     if not version:
         with contextlib.suppress(OSError):
@@ -112,14 +103,29 @@ def _driver(cuda: Mapping[str, Any], nvml: Mapping[str, Any]) -> Driver:
         cuda=cuda.get("version", ""),
         error=error,
         is_late=bool(error and cuda.get("is_late")),
-        is_absent=bool(missing and nvml.get("missing") and not devices),
-        nvml_error="" if nvml.get("is_late") else nvml.get("error", ""),
-        # What is only too slow is no fault of a GPU.
-        nvml_missing=nvml.get("error", "") if nvml.get("is_late") else nvml.get("missing", ""),
-        gpus=gpus,
+        is_absent=bool(cuda.get("missing") and nvml.get("missing") and not devices),
+        nvml_error=nvml_error,
+        nvml_missing=nvml_missing,
+        gpus=tuple(gpus),
         boards=boards,
         topology=nvml.get("topology", {}),
     )
+
+
+def _cuda_error(cuda: Mapping[str, Any], devices: Sequence[str]) -> str:
+    """Why CUDA does not work; empty if it does. devices: GPUs that the kernel knows."""
+    error = str(cuda.get("error", ""))
+    if cuda.get("missing"):
+        error = f"NVIDIA's driver is not installed ({cuda['missing']})"
+    elif not error and not cuda.get("gpus"):
+        error = "CUDA shows no GPU to this process"
+    if not error:
+        return ""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") is not None:
+        error = f"{error}; CUDA_VISIBLE_DEVICES is {os.environ['CUDA_VISIBLE_DEVICES']!r}"
+    if devices:
+        error = f"{error}; this machine has {', '.join(devices)}"
+    return error
 
 
 def _device_files() -> list[str]:
@@ -129,7 +135,9 @@ def _device_files() -> list[str]:
 def _devices() -> list[str]:
     """GPUs of NVIDIA that the kernel knows: the driver's device files, else addresses on the PCI bus."""
     found = _device_files()
-    for device in sorted(_PCI.glob("*")) if not found else ():
+    if found:
+        return found
+    for device in sorted(_PCI.glob("*")):
         with contextlib.suppress(OSError):
             vendor, kind = ((device / name).read_text(encoding="ascii").strip() for name in ("vendor", "class"))
             if vendor == _VENDOR and kind.startswith(_DISPLAY):
@@ -196,11 +204,10 @@ def _cuda_gpu(call: Callable[..., None], index: int) -> Gpu:
         number = ctypes.c_int()
         call("cuDeviceGetAttribute", ctypes.byref(number), attribute, device)
         values.append(number.value)
-    text = bytes(uuid).hex()
     return Gpu(
         index=index,
         name=name.value.decode(errors="replace"),
-        uuid="-".join(text[start:end] for start, end in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))),
+        uuid=str(UUID(bytes=bytes(uuid))),
         compute_capability=f"{values[0]}.{values[1]}",
         memory_bytes=memory.value,
         pci=pci_address(pci.value.decode()),

@@ -89,7 +89,9 @@ class ProcessEvents:
     @property
     def position(self) -> str:
         """Where the process was at its last event."""
-        return f"in the phase {self.open_phases[-1][0]!r}" if self.open_phases else "between two phases"
+        if not self.open_phases:
+            return "between two phases"
+        return f"in the phase {self.open_phases[-1][0]!r}"
 
     @property
     def peak(self) -> Peak:
@@ -178,8 +180,10 @@ class CheckContext(EventWriter):
         """Whether this is the check's only process, or that of the first GPU, which tests what needs no GPU."""
         return not self.gpu
 
-    def sensors(self, period_s: float = 1.0) -> Sensors:
-        """Sample the sensors of this process's GPU while a block runs."""
+    def sensors(self, period_s: float = 1.0) -> contextlib.AbstractContextManager[Sensors | None]:
+        """Sample the sensors of this process's GPU while a block runs; None if no GPU is requested."""
+        if not self.request.cuda:
+            return contextlib.nullcontext()
         return Sensors(self.request.gpus[self.gpu or 0].pci, period_s)
 
     def has(self, module: str, *names: str) -> bool:
@@ -221,6 +225,8 @@ class CheckContext(EventWriter):
     def within(self, name: str, value: float, limit: Limit, unit: str = "", detail: str = "", hint: str = "") -> None:
         """A number and its bound; NaN fails. hint: what to do if it is beyond the bound."""
         value = float(value)
+        if math.isnan(value):
+            detail = ": ".join(filter(None, [detail, "not a number"]))
         finding = CheckFinding(
             name,
             Kind.BOUNDED,
@@ -231,7 +237,7 @@ class CheckContext(EventWriter):
             limit.relation.value,
             limit.formula,
             limit.source,
-            ": ".join(filter(None, [detail, "not a number"])) if math.isnan(value) else detail,
+            detail,
         )
         self.write("findings", finding)
         if hint and not finding.ok:

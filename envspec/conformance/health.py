@@ -18,13 +18,7 @@ from typing import Any, Callable, NoReturn
 
 from envspec.conformance import isolation
 from envspec.conformance.events import CheckContext
-from envspec.conformance.nvml import (
-    INVALID_ARGUMENT,
-    DriverError,
-    Nvml,
-    open_nvml,
-    reasons,
-)
+from envspec.conformance.nvml import INVALID_ARGUMENT, DriverError, Nvml, open_nvml, reasons
 from envspec.conformance.request import SuiteRequest
 
 #: In the folder of the process that watches: what it saw.
@@ -100,11 +94,11 @@ class _EventData(ctypes.Structure):
 
 
 def _ecc(nvml: Nvml, handle: Any) -> Sequence[int]:
-    return [
-        nvml.number("nvmlDeviceGetTotalEccErrors", handle, what, since, kind=ctypes.c_ulonglong)
-        for since in (_SINCE_LOADED, _LIFETIME)
-        for what in (_CORRECTED, _UNCORRECTED)
-    ]
+    counts = []
+    for since in (_SINCE_LOADED, _LIFETIME):
+        for what in (_CORRECTED, _UNCORRECTED):
+            counts.append(nvml.number("nvmlDeviceGetTotalEccErrors", handle, what, since, kind=ctypes.c_ulonglong))
+    return counts
 
 
 def _recovery(nvml: Nvml, handle: Any) -> Sequence[int]:
@@ -125,7 +119,9 @@ def _fabric(nvml: Nvml, handle: Any) -> Sequence[int]:
 def _links(nvml: Nvml, handle: Any) -> Sequence[int]:
     """Links that are active, and links that there are; whether one leads to a switch; errors of each kind."""
     states, switch, errors = nvml.link_states(handle), 0, [0] * _LINK_ERRORS
-    for link in (link for link, is_active in enumerate(states) if is_active):
+    for link, is_active in enumerate(states):
+        if not is_active:
+            continue
         # Neither is known to every driver.
         with contextlib.suppress(DriverError):
             switch |= nvml.number("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link) == _SWITCH
@@ -178,7 +174,9 @@ def fabric_faults(health: int) -> list[str]:
     """What a fabric's health says is wrong."""
     found = [name for shift, name in _FABRIC_FAULTS.items() if health >> shift & 3 == 1]
     configuration = health >> _FABRIC_CONFIGURATION & 15
-    return [*found, *([f"a wrong configuration ({configuration})"] if configuration > 1 else [])]
+    if configuration > 1:
+        found.append(f"a wrong configuration ({configuration})")
+    return found
 
 
 @dataclass

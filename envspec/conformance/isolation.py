@@ -29,7 +29,7 @@ from envspec.conformance.processes import (
     signal_name,
 )
 from envspec.conformance.request import SuiteRequest
-from envspec.conformance.results import Cause, NotRun, Peak, error_chain
+from envspec.conformance.results import Cause, NotRun, Peak, error_chain, first_of
 
 #: Exit statuses; neither of the last two is one of Python's own (1, 2).
 DONE, NOT_RUN, RAISED = 0, 75, 70
@@ -131,8 +131,9 @@ class Overrun:
         """Its cause, and a sentence. position: where the process was."""
         if self.is_stuck:
             return Cause.OVER_LIMIT, f"still running after {self.limit_s:g} s, {position}"
-        waited = f", of which it waited {self.waited_s:.0f} s for a CPU" if self.waited_s >= 1 else ""
-        took = f"its limit is {self.limit_s:g} s, and it took {self.wall_s:.0f} s{waited}"
+        took = f"its limit is {self.limit_s:g} s, and it took {self.wall_s:.0f} s"
+        if self.waited_s >= 1:
+            took += f", of which it waited {self.waited_s:.0f} s for a CPU"
         return Cause.OUT_OF_TIME, f"ran out of time {position}: {took}"
 
 
@@ -160,9 +161,10 @@ def failure(events: ProcessEvents, exited: int | None, overrun: Overrun | None) 
     if not wrong or (ended and ended[0] is not Cause.OUT_OF_TIME):
         return ended
     # What is wrong is known, whatever else is not.
-    more = [f"and {len(wrong) - _MAX_IN_REASON} more"] if len(wrong) > _MAX_IN_REASON else []
-    late = [ended[1]] if ended else []
-    return Cause.FOUND, "; ".join([*wrong[:_MAX_IN_REASON], *more, *late])
+    reasons = first_of(wrong, _MAX_IN_REASON)
+    if ended:
+        reasons.append(ended[1])
+    return Cause.FOUND, "; ".join(reasons)
 
 
 def _ended(events: ProcessEvents, exited: int | None) -> tuple[Cause, str] | None:
@@ -222,7 +224,10 @@ def _watched(started: Sequence[subprocess.Popen[bytes]], limit_s: float) -> tupl
 
 
 def _request_stacks(roots: Collection[int]) -> None:
-    for each in {*roots, *(each for root in roots for each in descendants(root))}:
+    processes = set(roots)
+    for root in roots:
+        processes |= descendants(root)
+    for each in processes:
         with contextlib.suppress(OSError):
             # A process without a handler would be ended by the signal.
             status = Path("/proc", str(each), "status").read_text(encoding="utf-8")

@@ -53,13 +53,14 @@ class LoadedLibrary:
 
 def libraries(maps: str | None = None) -> list[LoadedLibrary]:
     """Every mapped library, once, sorted by path. maps: text to read instead of this process's."""
-    text = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape") if maps is None else maps
+    if maps is None:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
     found: dict[str, LoadedLibrary] = {}
-    for line in text.splitlines():
+    for line in maps.splitlines():
         fields = line.split(None, 5)
         if len(fields) == 6 and ".so" in fields[5]:
             device, inode, path = fields[3], int(fields[4]), fields[5]
-            real = path[: -len(" (deleted)")] if path.endswith(" (deleted)") else path
+            real = path.removesuffix(" (deleted)")
             found[real] = LoadedLibrary(real, path == real and _is_same(real, device, inode))
     return [found[path] for path in sorted(found)]
 
@@ -76,8 +77,10 @@ def _is_same(path: str, device: str, inode: int) -> bool:
 
 def debian_packages(paths: Collection[str]) -> dict[str, str]:
     """File -> the Debian package that it belongs to, without those of none. Source: dpkg(1)."""
-    found = {}
-    for listed in sorted(Path("/var/lib/dpkg/info").glob("*.list")) if paths else ():
+    found: dict[str, str] = {}
+    if not paths:
+        return found
+    for listed in sorted(Path("/var/lib/dpkg/info").glob("*.list")):
         files = set(paths).intersection(listed.read_text(encoding="utf-8", errors="replace").splitlines())
         found.update(dict.fromkeys(files, listed.stem.partition(":")[0]))
     return found
@@ -121,8 +124,8 @@ def _cudnn(library: ctypes.CDLL) -> tuple[int, ...]:
     library.cudnnGetVersion.restype = ctypes.c_size_t
     number = int(library.cudnnGetVersion())
     # Until 8.x the major was worth a thousand.
-    major = number // 10000 if number >= 90000 else number // 1000
-    return major, number % (10000 if number >= 90000 else 1000) // 100, number % 100
+    unit = 10000 if number >= 90000 else 1000
+    return number // unit, number % unit // 100, number % 100
 
 
 def _nccl(library: ctypes.CDLL) -> tuple[int, ...]:

@@ -54,7 +54,9 @@ def main(arguments: Sequence[str], version: str, program: str = "envspec-conform
         signal.signal(number, lambda *_: sys.exit(128 + signal.SIGTERM))
     parser = _parser(program)
     options = parser.parse_args(arguments)
-    return _node(options) if options.node or options.node_receipt else _suite(parser, options, version)
+    if options.node or options.node_receipt:
+        return _node(options)
+    return _suite(parser, options, version)
 
 
 def _node(options: argparse.Namespace) -> int:
@@ -175,18 +177,22 @@ def _request(parser: argparse.ArgumentParser, options: argparse.Namespace, reque
             parser.error(f"--limit {name}: there is no such check")
     chosen = burned(options.check or (), burn_s) or requested.checks
     checks = tuple(name for name in CHECKS if name in chosen)
-    return replace(
+    request = replace(
         requested,
         device=options.device or requested.device,
         checks=checks,
         required=tuple(name for name in requested.required if name in checks),
-        world_size=world_size if options.world_size else requested.world_size,
-        nodes=nodes if nodes != Nodes() else requested.nodes,
         limits={**requested.limits, **limits},
-        limit_factor=limit_factor if options.limit_factor else requested.limit_factor,
         burn_s=burn_s or requested.burn_s,
         named=named_checks(options.check or (), burn_s) or requested.named,
     )
+    if options.world_size:
+        request = replace(request, world_size=world_size)
+    if options.limit_factor:
+        request = replace(request, limit_factor=limit_factor)
+    if nodes != Nodes():
+        request = replace(request, nodes=nodes)
+    return request
 
 
 def _run(paths: tuple[Path, Path]) -> tuple[int, str]:

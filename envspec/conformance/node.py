@@ -18,7 +18,7 @@ from envspec.conformance.checks import health
 from envspec.conformance.events import CheckContext, ProcessEvents
 from envspec.conformance.receipt import NOT_KNOWN, PASSED
 from envspec.conformance.request import SuiteRequest
-from envspec.conformance.results import Cause, dumps
+from envspec.conformance.results import Cause, dumps, first_of, named_texts
 from envspec.verifier.regular import read_regular
 
 #: Exit statuses, those of Nagios plugins: healthy; odd; take it out of use; not known.
@@ -36,22 +36,29 @@ def node(receipt: Path | None, most_age: timedelta | None) -> tuple[int, str]:
 
     receipt: of this node's last run of the suite; None to query NVML alone. most_age: of the receipt.
     """
-    found, problem = _receipt(receipt) if receipt else ({}, "")
+    found: dict[str, Any] = {}
+    faults: list[str] = []
+    odd: list[str] = []
+    problem = ""
+    if receipt:
+        found, problem = _receipt(receipt)
+        if found:
+            faults, odd = _recorded(receipt, found)
     gpus = (found.get("machine") or {}).get("gpus") or []
-    faults, odd = _recorded(receipt, found) if found and receipt else ([], [])
     with tempfile.TemporaryDirectory(prefix="envspec-node-") as folder:
         now, notes, missing, late = _now(Path(folder), {each["uuid"]: each["name"] for each in gpus})
     faults += now
     if faults:
-        more = [f"and {len(faults) - _REASONS} more"] if len(faults) > _REASONS else []
-        return CRITICAL, "; ".join([*faults[:_REASONS], *more])
+        return CRITICAL, "; ".join(first_of(faults, _REASONS))
     if problem or late or (missing and not receipt):
         return UNKNOWN, problem or late or missing
-    age = datetime.now(timezone.utc) - _time(found["made_at"]) if found else timedelta()
-    if most_age and age > most_age:
-        return UNKNOWN, f"the receipt is {_text(age)} old: run the suite on this node again"
-    recorded = [f"receipt of {_text(age)} ago"] if found else []
-    return WARNING if odd else OK, "; ".join([*odd[:_REASONS], *recorded, *notes])
+    texts = odd[:_REASONS]
+    if found:
+        age = datetime.now(timezone.utc) - _time(found["made_at"])
+        if most_age and age > most_age:
+            return UNKNOWN, f"the receipt is {_text(age)} old: run the suite on this node again"
+        texts.append(f"receipt of {_text(age)} ago")
+    return WARNING if odd else OK, "; ".join([*texts, *notes])
 
 
 def _time(text: str) -> datetime:
@@ -112,21 +119,28 @@ def _now(folder: Path, recorded: Mapping[str, str]) -> tuple[list[str], list[str
     process = isolation.start(folder / "nvml", "--node", str(os.getpid()), request, folder / "nvml")
     ended = isolation.wait([process], _LIMIT_S)
     events = ProcessEvents.read(folder / "nvml" / isolation.EVENTS)
+    faults = []
     if missing := events.values.get("missing"):
-        return [f"{missing}, and the receipt has {len(recorded)} GPUs"] if recorded else [], [], str(missing), ""
+        if recorded:
+            faults.append(f"{missing}, and the receipt has {len(recorded)} GPUs")
+        return faults, [], str(missing), ""
     wrong = [str(each) for each in events.findings if each.ok is False]
     events.findings.clear()
     failed = isolation.failure(events, process.poll(), ended.overruns.get(process.pid))
     if failed and failed[0] is Cause.OUT_OF_TIME:
         return wrong, [], "", f"NVML is too slow: {failed[1]}"
-    broken = [f"NVML does not work: {failed[1]}"] if failed else []
-    error = [str(events.values["error"])] if "error" in events.values else []
+    faults += ended.unkillable
+    if failed:
+        faults.append(f"NVML does not work: {failed[1]}")
+    if "error" in events.values:
+        faults.append(str(events.values["error"]))
     boards = [each for each in events.values.get("boards", ()) if not each["hidden"]]
     there = {each["uuid"] for each in boards}
     # A slice of a GPU (MIG) has a UUID that NVML lists elsewhere.
     gone = [name for uuid, name in recorded.items() if uuid.startswith("GPU-") and uuid not in there]
-    lost = [f"{len(gone)} of {len(recorded)} GPUs of the receipt are gone ({gone[0]})"] if gone and there else []
-    return [*ended.unkillable, *broken, *error, *lost, *wrong], [f"{len(boards)} GPUs without a fault"], "", ""
+    if gone and there:
+        faults.append(f"{len(gone)} of {len(recorded)} GPUs of the receipt are gone ({gone[0]})")
+    return [*faults, *wrong], [f"{len(boards)} GPUs without a fault"], "", ""
 
 
 def main(parent: int, request: Path, folder: Path) -> NoReturn:
@@ -138,7 +152,7 @@ def _query(context: CheckContext) -> None:
     """Report what `driver` reports of NVML, and the findings of the check `health` that need no work before."""
     boards = driver.read_nvml(context)
     for board in boards:
-        errors = "; ".join(f"{field}: {error}" for field, error in board.errors.items())
+        errors = named_texts(board.errors)
         context.exact(f"GPU {board.index}", ok=not errors, detail=errors or board.name)
     if boards:
         health.report(context, boards, {})

@@ -25,7 +25,7 @@ from envspec.conformance import cputime
 from envspec.conformance.bounds import SIZES, limit
 from envspec.conformance.events import CheckContext
 from envspec.conformance.libraries import CUBLAS, CUDNN
-from envspec.conformance.results import error_chain
+from envspec.conformance.results import error_chain, error_texts, lines_of
 
 
 def deterministic(torch: Any) -> None:
@@ -44,6 +44,16 @@ def raw(tensor: Any) -> bytes:
 def joined(torch: Any, tensors: Iterable[Any]) -> Any:
     """Tensors as one vector in fp64."""
     return torch.cat([each.detach().double().flatten() for each in tensors])
+
+
+def joined_gradients(torch: Any, parameters: Iterable[Any]) -> Any:
+    """The gradients of parameters as one vector in fp64."""
+    return joined(torch, (each.grad for each in parameters))
+
+
+def elements(tensors: Iterable[Any]) -> int:
+    """How many numbers they have in all."""
+    return sum(each.numel() for each in tensors)
 
 
 def relative_error(found: Any, right: Any) -> float:
@@ -66,7 +76,7 @@ def best_time(torch: Any, device: str, work: Callable[[], Any]) -> tuple[float, 
     work()
     wait(torch, device)
     disturbed = disturbance(device)
-    seconds = (_gpu_blocks if device == "cuda" else _cpu_calls)(torch, work)
+    seconds = _gpu_blocks(torch, work) if device == "cuda" else _cpu_calls(work)
     return min(seconds), spread(seconds, disturbed())
 
 
@@ -89,7 +99,7 @@ def _gpu_blocks(torch: Any, work: Callable[[], Any]) -> list[float]:
     return [one.elapsed_time(other) / 1e3 / calls for one, other in zip(events, events[1:])]
 
 
-def _cpu_calls(_: Any, work: Callable[[], Any]) -> list[float]:
+def _cpu_calls(work: Callable[[], Any]) -> list[float]:
     """Seconds of each call: of three that are long, of more that are short."""
     seconds: list[float] = []
     while len(seconds) < 3 or sum(seconds) < SIZES["speed.milliseconds.cpu"] / 1e3:
@@ -113,10 +123,12 @@ def spread(seconds: Sequence[float], disturbed: float = 0.0) -> float:
 _TF32_VARIABLES = ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NVIDIA_TF32_OVERRIDE")
 
 
-def tf32_hint() -> str:
-    """What to do if fp32 is as inexact as TF32; empty if no variable requests that."""
+def tf32_hint(type_name: str) -> str:
+    """What to do if fp32 is as inexact as TF32; empty if no variable requests that, and for other types."""
     found = [f"{name}={os.environ[name]}" for name in _TF32_VARIABLES if os.environ.get(name, "0") != "0"]
-    return f"unset {' and '.join(found)}: with it fp32 is computed in TF32" if found else ""
+    if type_name != "fp32" or not found:
+        return ""
+    return f"unset {' and '.join(found)}: with it fp32 is computed in TF32"
 
 
 #: Idle time in /proc/stat is in these units of a second.
@@ -210,6 +222,16 @@ NO_BF16 = "bf16 needs a GPU of compute capability 8.0"
 def has_bf16(torch: Any, device: str) -> bool:
     """Whether the device computes in bf16 without emulation; true for every CPU."""
     return device != "cuda" or tuple(torch.cuda.get_device_capability()) >= (8, 0)
+
+
+def float_types(torch: Any, context: CheckContext) -> dict[str, Any]:
+    """fp32, fp16 and bf16 -> torch's types, without bf16 if the device lacks it, which is reported."""
+    dtypes = {"fp32": torch.float32, "fp16": torch.float16}
+    if has_bf16(torch, context.device):
+        dtypes["bf16"] = torch.bfloat16
+    else:
+        context.not_run("bf16", NO_BF16)
+    return dtypes
 
 
 @dataclass(frozen=True)
@@ -308,7 +330,7 @@ def kernels(torch: Any, context: CheckContext, dtypes: Mapping[str, Any]) -> Non
                 if found:
                     ran.append(f"{name} in {type_name}")
                     bound = limit(f"transformer.attention.{type_name}")
-                    hint = tf32_hint() if type_name == "fp32" else ""
+                    hint = tf32_hint(type_name)
                     context.within(f"{part}, output", relative_error(found[0], right[0]), bound, hint=hint)
                     context.within(f"{part}, gradient", relative_error(found[1], right[1]), bound, hint=hint)
                 elif member == _MATH:
@@ -323,7 +345,7 @@ def _formula(torch: Any, inputs: list[Any], towards: Any) -> tuple[Any, Any]:
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
     output = torch.softmax(scores, -1) @ value
     output.backward(towards.double())
-    return output.detach(), joined(torch, (each.grad for each in (query, key, value)))
+    return output.detach(), joined_gradients(torch, (query, key, value))
 
 
 def _attend(torch: Any, kernel: Any, inputs: list[Any], towards: Any) -> tuple[tuple[Any, Any] | None, str]:
@@ -336,12 +358,20 @@ def _attend(torch: Any, kernel: Any, inputs: list[Any], towards: Any) -> tuple[t
         except RuntimeError as error:
             if not any(words in str(error) for words in _UNSUPPORTED):
                 raise
-            # torch warns of each unmet requirement of a kernel, with a position in its source.
-            texts = [str(each.message).partition(" (Triggered internally")[0].strip() for each in caught]
-            own_texts = [each for each in texts if "disabled" not in each and not each.endswith("because:")]
-            return None, "; ".join(dict.fromkeys(own_texts)) or str(error).partition(". ")[0]
+            return None, "; ".join(_unmet(caught)) or str(error).partition(". ")[0]
         output.backward(towards)
-    return (output.detach(), joined(torch, (each.grad for each in own))), ""
+    return (output.detach(), joined_gradients(torch, own)), ""
+
+
+def _unmet(caught: Iterable[warnings.WarningMessage]) -> list[str]:
+    """The unmet requirements of a kernel: torch warns of each, with a position in its source."""
+    found: list[str] = []
+    for each in caught:
+        text = str(each.message).partition(" (Triggered internally")[0].strip()
+        if "disabled" in text or text.endswith("because:") or text in found:
+            continue
+        found.append(text)
+    return found
 
 
 _NAME = "torch.compile"
@@ -382,14 +412,14 @@ def _results(torch: Any, run: Any, block: Any, batch: Any) -> tuple[Any, Any]:
     block.zero_grad()
     output = run(batch)
     output.square().mean().backward()
-    return output.detach(), joined(torch, (each.grad for each in block.parameters()))
+    return output.detach(), joined_gradients(torch, block.parameters())
 
 
 def _why(error: BaseException) -> tuple[str, str]:
     """The error with its causes, and a hint for known ones."""
-    chain = list(error_chain(error))
-    text = "\n".join(f"{type(each).__name__}: {each}" for each in chain)
-    lines = [_line(each) for each in chain]
+    text = "\n".join(error_texts(error))
+    lines = [_line(each) for each in error_chain(error)]
+    reason = "; because of ".join(lines)
     if any(message in text for message in _NO_COMPILER):
         hint = 'set [image] compiler = "auto" for one in the image; outside of images install g++'
         return f"there is no C compiler, which torch.compile needs ({lines[-1]})", hint
@@ -398,14 +428,16 @@ def _why(error: BaseException) -> tuple[str, str]:
         return f"Python's headers are missing, which torch.compile needs ({lines[-1]})", hint
     if missing := re.search(r"No module named '(\w+)", text):
         # torch 2.6 imports setuptools to compile for the CPU, and requires it from Python 3.12 on only.
-        return "; because of ".join(lines), f"install {missing[1]}: torch imports it and does not require it"
-    linker = "run ldconfig as root where NVIDIA's driver is installed, or set TRITON_LIBCUDA_PATH to its folder"
-    return "; because of ".join(lines), linker if _NO_DRIVER in text else ""
+        return reason, f"install {missing[1]}: torch imports it and does not require it"
+    if _NO_DRIVER in text:
+        hint = "run ldconfig as root where NVIDIA's driver is installed, or set TRITON_LIBCUDA_PATH to its folder"
+        return reason, hint
+    return reason, ""
 
 
 def _line(error: BaseException) -> str:
     """The first line with `error:`, else the first that does not announce another one (torch 2.6: `... raised:`)."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    lines = lines_of(str(error)) or [""]
     whole = [line for line in lines if not line.endswith(":")] or lines
     first = next((line for line in lines if "error:" in line), whole[0])
     return f"{type(error).__name__}: {first}"[:_MAX_CHARACTERS]

@@ -25,15 +25,8 @@ _LINKS = 36
 #: The driver's own file; exists while its kernel module is loaded.
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 #: nvmlReturn_t.
-INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, NO_DATA, LOST, RESET_REQUIRED = (
-    2,
-    3,
-    4,
-    13,
-    21,
-    15,
-    16,
-)
+INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 2, 3, 4
+FUNCTION_NOT_FOUND, LOST, RESET_REQUIRED, NO_DATA = 13, 15, 16, 21
 _NO_ECC_ON_VGPU, _OTHER_VERSION, _DEPRECATED = 22, 25, 26
 #: What a GPU or a driver lacks, or what a container may not see: WSL 2, virtual GPUs, MIG and GB10 return them for
 #: healthy GPUs.
@@ -69,7 +62,9 @@ def module_version(text: str) -> str | None:
 def pci_address(text: str) -> str:
     """CUDA writes `0000:01:00.0`, NVML `00000000:01:00.0`: both as the first; the text itself if it is neither."""
     found = re.fullmatch(r"([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)(?:\.(\d))?", text)
-    return f"{int(found[1], 16):04x}:{int(found[2], 16):02x}:{int(found[3], 16):02x}.{found[4] or 0}" if found else text
+    if not found:
+        return text
+    return f"{int(found[1], 16):04x}:{int(found[2], 16):02x}:{int(found[3], 16):02x}.{found[4] or 0}"
 
 
 class _PciInfo(ctypes.Structure):
@@ -160,7 +155,9 @@ class Nvml:
                 raise
             return []
         found = []
-        for link in (link for link, is_active in enumerate(states) if is_active):
+        for link, is_active in enumerate(states):
+            if not is_active:
+                continue
             remote = _PciInfo()
             # Behind some switches the other end has no address: then it is the switch's.
             with contextlib.suppress(DriverError):
@@ -228,8 +225,9 @@ def read_board(nvml: Nvml, index: int) -> tuple[Any, Board]:
     try:
         handle = nvml.handle("nvmlDeviceGetHandleByIndex_v2", index)
     except DriverError as error:
-        hidden = error.number == NO_PERMISSION
-        return None, replace(board, hidden=hidden, errors={} if hidden else {"handle": str(error)})
+        if error.number == NO_PERMISSION:
+            return None, replace(board, hidden=True)
+        return None, replace(board, errors={"handle": str(error)})
     values: dict[str, Any] = {}
     errors: dict[str, str] = {}
     lacking: dict[str, str] = {}

@@ -63,10 +63,10 @@ def guarded(work: Callable[[], int]) -> int:
     if os.WIFEXITED(status):
         # It has ended what can be ended.
         end_all(grace_s=0, kill_s=_GUARD_KILL_S)
-    else:
-        end_all()
+        return os.WEXITSTATUS(status)
+    end_all()
     # `os.waitstatus_to_exitcode` is negative for signals; a shell adds 128.
-    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+    return 128 + os.WTERMSIG(status)
 
 
 def _work(work: Callable[[], int], guard: int) -> NoReturn:

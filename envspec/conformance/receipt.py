@@ -38,6 +38,9 @@ def document(results: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, 
     summary = _summary(checks, required, question)
     verdict, reasons = judge(checks, summary)
     local = known["local"]
+    if local:
+        is_locked = _is_locked(checks) if known["lock"] else None
+        local = {**local, "is_locked": is_locked}
     return {
         "format": FORMAT,
         "envspec": known["envspec"],
@@ -48,7 +51,7 @@ def document(results: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, 
         "lock": known["lock"],
         "as_if": known["as_if"],
         "image": known["image"],
-        "local": local and {**local, "is_locked": _is_locked(checks) if known["lock"] else None},
+        "local": local,
         "device": results["device"],
         "seed": results["seed"],
         "nodes": known["nodes"],
@@ -65,18 +68,19 @@ def _lost(results: Mapping[str, Any], known: Mapping[str, Any]) -> list[dict[str
     names = {each["check"] for each in results["results"]}
     whole, interrupted = LOST
     reason = whole if results["is_whole"] else interrupted
-    return [
-        {
-            "check": name,
-            "status": Status.NOT_KNOWN.value,
-            "cause": Cause.CRASHED.value,
-            "reason": reason,
-            "hint": "look for the cause in the output of the suite and the container, and in the system log",
-            "required": name in known["required"],
-        }
-        for name in known["requested"]
-        if name not in names
-    ]
+    lost = []
+    for name in known["requested"]:
+        if name not in names:
+            outcome = {
+                "check": name,
+                "status": Status.NOT_KNOWN.value,
+                "cause": Cause.CRASHED.value,
+                "reason": reason,
+                "hint": "look for the cause in the output of the suite and the container, and in the system log",
+                "required": name in known["required"],
+            }
+            lost.append(outcome)
+    return lost
 
 
 def _question(results: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[str, ...]:
@@ -89,12 +93,16 @@ def _question(results: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[str
 
 
 def _summary(checks: Sequence[Mapping[str, Any]], required: Sequence[str], question: Sequence[str]) -> dict[str, Any]:
-    findings = [finding for check in checks for finding in check.get("findings", ())]
-    kinds = [finding["kind"] for finding in findings]
-    passed, failed, not_known = (
-        _with_status(checks, each) for each in (Status.PASSED, Status.FAILED, Status.NOT_KNOWN)
-    )
+    kinds, results = [], []
+    for check in checks:
+        for finding in check.get("findings", ()):
+            kinds.append(finding["kind"])
+            results.append(finding.get("ok"))
+    passed = _with_status(checks, Status.PASSED)
+    failed = _with_status(checks, Status.FAILED)
+    not_known = _with_status(checks, Status.NOT_KNOWN)
     has_begun = {*passed, *failed, *not_known}
+    not_begun = [name for name in question if name not in has_begun]
     return {
         "checks": {
             "passed": len(passed),
@@ -103,14 +111,14 @@ def _summary(checks: Sequence[Mapping[str, Any]], required: Sequence[str], quest
             "not_known": len(not_known),
         },
         "findings": {
-            "passed": sum(finding.get("ok") is True for finding in findings),
-            "failed": sum(finding.get("ok") is False for finding in findings),
+            "passed": results.count(True),
+            "failed": results.count(False),
             "not_run": kinds.count(Kind.NOT_RUN.value),
             "info": kinds.count(Kind.INFO.value),
         },
         "required_not_run": [name for name in required if name not in has_begun],
         "question": list(question),
-        "unanswered": [*(name for name in question if name not in has_begun), *not_known],
+        "unanswered": [*not_begun, *not_known],
     }
 
 
@@ -125,18 +133,18 @@ def judge(checks: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> tu
     run's question was not run, or if there is no question, since the suite tests torch. Else `passed`.
     """
     failed = _with_status(checks, Status.FAILED)
-    reasons = [f"{', '.join(failed)} failed"] if failed else []
-    reasons += [f"{name} is required and was not run" for name in summary["required_not_run"]]
+    reasons = [f"{name} is required and was not run" for name in summary["required_not_run"]]
+    if failed:
+        reasons.insert(0, f"{', '.join(failed)} failed")
     if reasons:
         return FAILED, reasons
     not_known = _with_status(checks, Status.NOT_KNOWN)
     late = [check["check"] for check in checks if check.get("cause") == Cause.OUT_OF_TIME.value]
-    parts = (
-        ([name for name in summary["unanswered"] if name not in not_known], "did not run"),
-        (late, "ran out of time"),
-        ([name for name in not_known if name not in late], "ended without a result"),
-    )
-    reasons = [f"{', '.join(names)} {how}" for names, how in parts if names]
+    not_begun = [name for name in summary["unanswered"] if name not in not_known]
+    crashed = [name for name in not_known if name not in late]
+    for names, how in ((not_begun, "did not run"), (late, "ran out of time"), (crashed, "ended without a result")):
+        if names:
+            reasons.append(f"{', '.join(names)} {how}")
     if not summary["question"]:
         passed = ", ".join(_with_status(checks, Status.PASSED)) or "nothing"
         reasons.append(f"the suite tests torch, which is not in this stack: only {passed} was tested")

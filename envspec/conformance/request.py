@@ -68,9 +68,9 @@ def check_nodes(nodes: Nodes) -> None:
     if nodes == Nodes():
         return
     if not 0 <= rank < count:
-        ranks = (
-            f"the ranks of {count} nodes are 0 to {count - 1}" if count > 1 else "there is one node, and its rank is 0"
-        )
+        ranks = "there is one node, and its rank is 0"
+        if count > 1:
+            ranks = f"the ranks of {count} nodes are 0 to {count - 1}"
         hint = "give each node its own number; --nodes is how many there are"
         raise BadOption(f"--node-rank {rank}: {ranks}", hint)
     hint = "add --rendezvous HOST:PORT, the first node's, on every node"
@@ -102,7 +102,9 @@ def named_checks(checks: Sequence[str], burn_s: float) -> tuple[str, ...]:
 
 def burned(checks: Sequence[str], burn_s: float) -> tuple[str, ...]:
     """The named checks; with `--burn` also `sustained`, and without names nothing but _BURNED."""
-    return (*checks, *([] if checks else _BURNED), "sustained") if burn_s else tuple(checks)
+    if not checks and burn_s:
+        checks = _BURNED
+    return named_checks(checks, burn_s)
 
 
 @dataclass(frozen=True)
@@ -192,6 +194,11 @@ class SuiteRequest:
         """The lock to compare with, whether differences fail or inform."""
         return self.locked or self.as_if
 
+    @property
+    def reference_or_empty(self) -> LockedStack:
+        """As `reference`; without a lock, a stack without packages."""
+        return self.reference or LockedStack("")
+
     def version(self, package: str) -> str | None:
         """The locked version of a package (normalised name); None if it is not locked, or if there is no lock."""
         return self.locked.packages.get(package) if self.locked else None
@@ -211,13 +218,16 @@ class SuiteRequest:
                 code = tuple(LockedGpuCode(**_tuples(each)) for each in locked["code"])
                 data[name] = LockedStack(**{**locked, "code": code})
         if driver := data.get("driver"):
-            gpus, boards = (
-                tuple(kind(**each) for each in driver[name]) for kind, name in ((Gpu, "gpus"), (Board, "boards"))
-            )
+            gpus = tuple(Gpu(**each) for each in driver["gpus"])
+            boards = tuple(Board(**each) for each in driver["boards"])
             data["driver"] = Driver(**{**driver, "gpus": gpus, "boards": boards})
         parsed = {"nodes": Nodes(**data["nodes"]), "start": SuiteStart(**data["start"])}
         return SuiteRequest(**{**_tuples(data), **parsed})
 
 
 def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+    found = dict(data)
+    for key, value in data.items():
+        if isinstance(value, list):
+            found[key] = tuple(value)
+    return found

@@ -74,7 +74,9 @@ def pins(name: str, installed: Mapping[str, Distribution]) -> list[PinnedPackage
 
 def _requires(one: Distribution) -> list[str]:
     path = Path(one.site, one.folder, "METADATA")
-    head = path.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0] if path.is_file() else ""
+    if not path.is_file():
+        return []
+    head = path.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
     return [line.partition(":")[2].strip() for line in head.splitlines() if line.startswith("Requires-Dist:")]
 
 
@@ -118,13 +120,21 @@ def _one(tokens: list[str], extras: frozenset[str]) -> bool:
     if "extra" in (first, second):
         is_requested = (second if first == "extra" else first).strip("'\"") in extras
         return is_requested == (how == "==")
-    one, other = (each[1:-1] if each[0] in "'\"" else _VALUES[each]() for each in (first, second))
+    one, other = _value(first), _value(second)
     if "version" in first + second:
-        return _COMPARE[how](_numbers(one), _numbers(other))
+        return _COMPARE[how](numbers(one), numbers(other))
     return _COMPARE[how](one, other)
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _value(token: str) -> str:
+    """Of a quoted string, or of a variable of this Python."""
+    if token[0] in "'\"":
+        return token[1:-1]
+    return _VALUES[token]()
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """`9.10.2` -> (9, 10, 2)."""
     return tuple(map(int, re.findall(r"\d+", version)))
 
 

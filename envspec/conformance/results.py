@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -68,6 +68,34 @@ def error_chain(error: BaseException) -> Iterator[BaseException]:
         yield each
         seen.add(id(each))
         each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+
+
+def error_texts(error: BaseException) -> list[str]:
+    """An error and its causes, each with its type."""
+    return [f"{type(each).__name__}: {each}" for each in error_chain(error)]
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a text that are not blank, without the white space around them."""
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def first_of(texts: Sequence[str], most: int) -> list[str]:
+    """At most `most` texts, and how many more there are."""
+    shown = list(texts[:most])
+    if len(texts) > most:
+        shown.append(f"and {len(texts) - most} more")
+    return shown
+
+
+def named_texts(texts: Mapping[str, str]) -> str:
+    """`name: text; name: text`."""
+    return "; ".join(f"{name}: {text}" for name, text in texts.items())
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 rank`, `2 ranks`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 class Validated:
@@ -195,12 +223,12 @@ class Peak(Validated):
     @staticmethod
     def largest(peaks: Iterable[Peak]) -> Peak:
         """The maximum of each kind of memory."""
-        found = list(peaks)
-
-        def maximum(name: str) -> int | None:
-            return max((value for each in found if (value := getattr(each, name)) is not None), default=None)
-
-        return Peak(*(maximum(each.name) for each in fields(Peak)))
+        most: dict[str, int] = {}
+        for peak in peaks:
+            for name, value in vars(peak).items():
+                if value is not None:
+                    most[name] = max(value, most.get(name, value))
+        return Peak(**most)
 
 
 @dataclass(frozen=True)

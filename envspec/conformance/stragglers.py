@@ -25,16 +25,17 @@ def stragglers(values: Mapping[str, float]) -> dict[str, float]:
     if not can_tell(values):
         return {}
     mean, deviation = statistics.fmean(values.values()), statistics.pstdev(values.values())
-    return {
-        name: value / mean - 1
-        for name, value in values.items()
-        if abs(value - mean) > deviation and abs(value - mean) > SHARE * abs(mean)
-    }
+    found = {}
+    for name, value in values.items():
+        if abs(value - mean) > max(deviation, SHARE * abs(mean)):
+            found[name] = value / mean - 1
+    return found
 
 
 def described(values: Mapping[str, float]) -> list[str]:
     """`GPU 3 (31 % less than the mean)` for each that stands out."""
-    return [
-        f"{name} ({abs(share):.0%} {'less' if share < 0 else 'more'} than the mean)".replace("%", " %")
-        for name, share in stragglers(values).items()
-    ]
+    texts = []
+    for name, share in stragglers(values).items():
+        how = "less" if share < 0 else "more"
+        texts.append(f"{name} ({100 * abs(share):.0f} % {how} than the mean)")
+    return texts

@@ -51,12 +51,14 @@ class Preimports:
     @property
     def processes(self) -> Collection[int]:
         """PIDs, with those of processes that last."""
-        return {*self._run.lasting} | {pid for each in self._waiting.values() for pid in each.pids}
+        return set(self._run.lasting).union(*(each.pids for each in self._waiting.values()))
 
     def start(self, following: Sequence[str]) -> None:
         """Start the next checks that import anything, up to the limit."""
         count = 0
-        for check in (check for check in following if CHECKS[check].preimports):
+        for check in following:
+            if not CHECKS[check].preimports:
+                continue
             count += max(1, len(self._run.request.gpus)) if CHECKS[check].each_gpu else 1
             if count > self._limit:
                 break
@@ -229,9 +231,11 @@ def _without_driver(
     failed = CheckOutcome("", Status.FAILED, Cause.FOUND, reason, hint)
     if found.is_late and not unkillable:
         failed = replace(failed, status=Status.NOT_KNOWN, cause=Cause.OUT_OF_TIME)
-    return [
-        replace(failed if name == blamed else others, check=name, required=name in request.required) for name in names
-    ]
+    outcomes = []
+    for name in names:
+        outcome = failed if name == blamed else others
+        outcomes.append(replace(outcome, check=name, required=name in request.required))
+    return outcomes
 
 
 class _Report:

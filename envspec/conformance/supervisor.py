@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -94,20 +94,21 @@ def merged(outcomes: Mapping[int, CheckOutcome]) -> CheckOutcome:
     """
     if len(outcomes) == 1:
         return next(iter(outcomes.values()))
-    each = outcomes.values()
-    findings = tuple(
-        replace(found, name=f"GPU {gpu}: {found.name}") for gpu, one in outcomes.items() for found in one.findings
-    )
+    findings: list[CheckFinding] = []
+    ran: dict[str, str] = {}
+    for gpu, one in outcomes.items():
+        findings += [replace(found, name=f"GPU {gpu}: {found.name}") for found in one.findings]
+        ran.update(one.ran)
     fingerprints, compared = _compared(outcomes)
     different = [found for found in compared if not found.ok]
-    base = min(each, key=lambda one: _WORST_FIRST.index(one.status))
+    base = min(outcomes.values(), key=lambda one: _WORST_FIRST.index(one.status))
     if different and base.status is not Status.FAILED:
         base = replace(base, status=Status.FAILED, cause=Cause.FOUND, hint=_ODD_GPU)
     reasons = []
     if base.status in (Status.FAILED, Status.NOT_KNOWN):
         reasons = [f"GPU {gpu}: {one.reason}" for gpu, one in outcomes.items() if one.status is base.status]
     reasons += map(str, different)
-    slowest = max(each, key=lambda one: sum(phase.seconds for phase in one.phases))
+    slowest = max(outcomes.values(), key=lambda one: sum(phase.seconds for phase in one.phases))
     return replace(
         base,
         reason="; ".join(reasons) or base.reason,
@@ -115,8 +116,8 @@ def merged(outcomes: Mapping[int, CheckOutcome]) -> CheckOutcome:
         preimports=slowest.preimports,
         findings=(*findings, *compared),
         fingerprints=fingerprints,
-        ran={what: version for one in each for what, version in one.ran.items()},
-        peak=Peak.largest(one.peak for one in each),
+        ran=ran,
+        peak=Peak.largest(one.peak for one in outcomes.values()),
     )
 
 
@@ -133,17 +134,22 @@ def _compared(outcomes: Mapping[int, CheckOutcome]) -> tuple[tuple[Fingerprint, 
             fingerprints.append(next(iter(found.values())))
         else:
             fingerprints += (replace(each, name=f"GPU {gpu}: {name}") for gpu, each in found.items())
-        groups: dict[tuple[Level, str], dict[str, list[int]]] = {}
-        for gpu, each in found.items():
-            groups.setdefault((each.level, each.key), {}).setdefault(each.digest, []).append(gpu)
-        like = [digests for digests in groups.values() if sum(map(len, digests.values())) > 1]
+        like = _like_gpus(found)
         if like:
-            # GPUs of each digest, for each key: `0, 1, 2 | 3`.
-            kinds = [" | ".join(", ".join(map(str, gpus)) for gpus in digests.values()) for digests in like]
             ok = all(len(digests) == 1 for digests in like)
+            kinds = [" | ".join(map(", ".join, digests)) for digests in like]
             detail = f"{'the same' if ok else 'different'} bits on GPUs {'; '.join(kinds)}"
             findings.append(CheckFinding(f"{name}: equal on like GPUs", Kind.EXACT, ok=ok, detail=detail))
     return tuple(fingerprints), findings
+
+
+def _like_gpus(found: Mapping[int, Fingerprint]) -> list[list[list[str]]]:
+    """For each key that several GPUs have: the numbers of the GPUs that have the same digest."""
+    by_key: dict[tuple[Level, str], dict[str, list[str]]] = {}
+    for gpu, each in found.items():
+        by_key.setdefault((each.level, each.key), {}).setdefault(each.digest, []).append(str(gpu))
+    groups = [list(digests.values()) for digests in by_key.values()]
+    return [each for each in groups if sum(map(len, each)) > 1]
 
 
 @dataclass(frozen=True)
@@ -198,7 +204,9 @@ def start(check: str, run: SuiteRun) -> StartedCheck:
     Raises:
         OSError: no more processes or files can be created.
     """
-    numbers = range(len(run.request.gpus)) if CHECKS[check].each_gpu and run.request.gpus else [None]
+    numbers: Iterable[int | None] = [None]
+    if CHECKS[check].each_gpu and run.request.gpus:
+        numbers = range(len(run.request.gpus))
     with contextlib.ExitStack() as failed:
         processes = []
         for gpu in numbers:
@@ -246,18 +254,28 @@ def run_turn(
             outcomes[number] = verdict(started.check, events, each.process.poll(), overrun)
             if outcomes[number].status in (Status.FAILED, Status.NOT_KNOWN):
                 log = (each.folder / isolation.LOG).read_text(encoding="utf-8", errors="replace").strip()
-                logs.append(log if len(started.processes) == 1 else f"GPU {number}: {log}")
+                if len(started.processes) > 1:
+                    log = f"GPU {number}: {log}"
+                logs.append(log)
     finally:
         started.remove()
     outcome = merged(outcomes)
     if ended.unkillable:
         outcome = replace(outcome, reason="; ".join([outcome.reason, *ended.unkillable]), hint=_UNKILLABLE)
     required = started.check in run.request.required
-    room = LOG_CHARACTERS // max(1, len(logs))
-    log = "\n".join(each if len(each) <= room else f"[...] {each[-room:]}" for each in logs)
+    log = "\n".join(_ends(logs))
     seconds = time.monotonic() - began
     outcome = replace(outcome, required=required, seconds=seconds, waited_s=ended.waited_s, limit_s=limit_s, log=log)
     return outcome, ended.unkillable
+
+
+def _ends(logs: Collection[str]) -> list[str]:
+    """The ends of the logs that the receipt includes, as long together as that of one."""
+    room = LOG_CHARACTERS // max(1, len(logs))
+    ends = []
+    for each in logs:
+        ends.append(each if len(each) <= room else f"[...] {each[-room:]}")
+    return ends
 
 
 def _begin(each: CheckProcess, began: float, peaks: Mapping[str, Peak]) -> None:
@@ -276,14 +294,17 @@ def _popen(check: str, folder: Path, run: SuiteRun, turn: int, gpu: int | None) 
         **{name: value for name, value in os.environ.items() if name not in _BYTECODE},
         # Before any CUDA context: cuBLAS chooses its workspace when it is loaded.
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-        # The tested environment is not changed.
-        **({"PYTHONPYCACHEPREFIX": str(run.bytecode)} if run.bytecode else {"PYTHONDONTWRITEBYTECODE": "1"}),
         "PYTHONUNBUFFERED": "1",
         "TMPDIR": str(scratch),
         # Code compiled in an earlier run would hide a missing compiler.
         "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
         "TRITON_CACHE_DIR": str(scratch / "triton"),
     }
+    # The tested environment is not changed.
+    if run.bytecode:
+        environ["PYTHONPYCACHEPREFIX"] = str(run.bytecode)
+    else:
+        environ["PYTHONDONTWRITEBYTECODE"] = "1"
     if gpu is not None:
         environ["CUDA_VISIBLE_DEVICES"] = _visible(gpu)
         if len(run.request.gpus) > 1:

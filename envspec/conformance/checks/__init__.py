@@ -153,7 +153,7 @@ def limit_of(check: str, request: SuiteRequest) -> float:
     if check in request.limits:
         return request.limits[check] * request.limit_factor
     definition = CHECKS[check]
-    size_gb = request.reference.size_bytes / 1e9 if request.reference else 0.0
+    size_gb = request.reference_or_empty.size_bytes / 1e9
     further = max(0, len(request.gpus) - 1)
     grown = definition.limit_s_per_gpu * further + definition.limit_s_per_gb * size_gb
     return (definition.limit_s + grown + definition.limit_s_per_burn_s * request.burn_s) * request.limit_factor

@@ -10,7 +10,16 @@ from typing import Any
 
 from envspec.conformance.bounds import SIZES, limit
 from envspec.conformance.events import CheckContext
-from envspec.conformance.numerics import NO_BF16, best_time, case, deterministic, has_bf16, joined, relative_error
+from envspec.conformance.numerics import (
+    NO_BF16,
+    best_time,
+    case,
+    deterministic,
+    elements,
+    has_bf16,
+    joined_gradients,
+    relative_error,
+)
 from envspec.conformance.results import Peak
 
 _CLASSES = 10
@@ -55,7 +64,7 @@ class _Training:
         self.step()
 
     def gradient(self) -> Any:
-        return joined(self.torch, (each.grad for each in self.model.parameters()))
+        return joined_gradients(self.torch, self.model.parameters())
 
     def parameters(self) -> list[Any]:
         return [each.detach().clone() for each in self.model.parameters()]
@@ -67,7 +76,7 @@ def check(context: CheckContext) -> None:
     deterministic(torch)
     with context.phase("fp32"):
         plain, gradient = _trained(torch, context, None)
-        count = sum(each.numel() for each in plain.model.parameters())
+        count = elements(plain.model.parameters())
         context.exact("parameters", ok=count >= SIZES["amp.parameters"], detail=f"{count}")
         detail = f"from {plain.losses[0]:.3g} to {_end(plain):.3g}"
         context.within("fp32's loss", _end(plain) / plain.losses[0], limit("amp.learns"), detail=detail)
@@ -178,8 +187,10 @@ def _cost(torch: Any, context: CheckContext) -> None:
             training = _training(torch, context, dtype, batch, SIZES["amp.scale"])
             seconds, spread = best_time(torch, context.device, training.whole_step)
             samples[name] = batch / seconds
-            times = f"{samples[name] / samples['fp32']:.2g} times fp32, " if "fp32" in samples else ""
-            context.measure(f"{name}'s speed", samples[name], "1/s", f"{times}{batch} samples a step", spread)
+            detail = f"{batch} samples a step"
+            if "fp32" in samples:
+                detail = f"{samples[name] / samples['fp32']:.2g} times fp32, {detail}"
+            context.measure(f"{name}'s speed", samples[name], "1/s", detail, spread)
             if context.request.cuda:
                 context.measure(f"{name}'s memory", torch.cuda.max_memory_allocated(), "bytes", "at its peak")
     if not context.request.cuda:

@@ -60,7 +60,7 @@ def _pair(torch: Any, context: CheckContext, one: int, other: int, rates: _Rates
         name = f"GPU {source} to GPU {target}"
         path = "direct" if torch.cuda.can_device_access_peer(source, target) else "through the host"
         with context.phase(name):
-            detail = f"{how}; {path}" if how else path
+            detail = "; ".join(filter(None, [how, path]))
             rate = _measure(torch, context, name, (f"cuda:{source}", f"cuda:{target}"), 1, detail)
         _add(rates, (gpus[source].name, gpus[target].name, how), name, rate)
         both.append(rate or 0.0)
@@ -89,17 +89,20 @@ def _measure(
         return torch.arange(words, dtype=torch.int64, device=device) * 0x5851F42D4C957F2D
 
     def pinned(tensor: Any) -> Any:
-        return tensor.pin_memory() if context.request.cuda and tensor.device.type == "cpu" else tensor
+        if context.request.cuda and tensor.device.type == "cpu":
+            return tensor.pin_memory()
+        return tensor
 
     with case(torch, context, name):
-        source, target = (
-            pinned(each) for each in (pattern(ends[0]), torch.zeros(words, dtype=torch.int64, device=ends[1]))
-        )
+        source = pinned(pattern(ends[0]))
+        target = pinned(torch.zeros(words, dtype=torch.int64, device=ends[1]))
         seconds, spread = best_time(torch, context.device, partial(target.copy_, source, non_blocking=True))
         wrong = int((target != pattern(ends[1])).sum())
         context.exact(f"{name} is exact", ok=not wrong, detail=f"{wrong} of {words} words differ")
         rate = float(factor * words * _WORD_BYTES / seconds / 1e9)
-        size = f"{words * _WORD_BYTES >> 20} MiB{', read and written' if factor == 2 else ''}"
+        size = f"{words * _WORD_BYTES >> 20} MiB"
+        if factor == 2:
+            size += ", read and written"
         context.measure(name, rate, "GB/s", "; ".join(filter(None, [size, detail])), spread)
         return rate
     return None
@@ -113,8 +116,10 @@ def _add(rates: _Rates, kind: tuple[str, ...], name: str, rate: float | None) ->
 def _compare(context: CheckContext, rates: _Rates) -> None:
     """Like copies of like GPUs with each other."""
     groups = [each for each in rates.values() if can_tell(each)]
-    if groups:
-        odd = [text for each in groups for text in described(each)]
-        context.note("stragglers", "; ".join(odd) or f"none of {sum(map(len, groups))} rates")
-    else:
+    if not groups:
         context.not_run("stragglers", "there are fewer than three GPUs or pairs of a kind")
+        return
+    odd: list[str] = []
+    for each in groups:
+        odd += described(each)
+    context.note("stragglers", "; ".join(odd) or f"none of {sum(map(len, groups))} rates")

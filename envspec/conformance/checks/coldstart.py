@@ -33,8 +33,10 @@ def check(context: CheckContext) -> None:
     context.measure("import torch", imported - entered, "s")
     context.measure("the device's start", begun - imported, "s", "CUDA context" if context.request.cuda else "CPU")
     context.measure("the first kernel", done - begun, "s")
-    first = context.request.start.at_s
-    context.measure("in all", done - (began if first is None else first), "s", "" if first else "from Python's start")
+    first, origin = context.request.start.at_s, ""
+    if first is None:
+        first, origin = began, "from Python's start"
+    context.measure("in all", done - first, "s", origin)
     context.measure("read from disk", _read_bytes(), "bytes", "0 means that all of it was in the page cache")
 
 

@@ -11,15 +11,16 @@ import sys
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from itertools import islice
+from contextlib import contextmanager
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from envspec.conformance.bounds import SIZES, limit
 from envspec.conformance.events import CheckContext
 from envspec.conformance.numerics import spread, wait
-from envspec.conformance.results import Level, error_chain
+from envspec.conformance.nvml import Sensors
+from envspec.conformance.results import Level, error_chain, lines_of
 
 _SHM = "/dev/shm"  # noqa: S108 (only its size is read)
 _SHM_HINT = "give the container more shared memory: --shm-size=1g or larger, or --ipc=host"
@@ -85,9 +86,8 @@ def check(context: CheckContext) -> None:
         pictures = Pictures(SIZES["loader.pictures"], context.request.seed)
         expected = []
         for first in range(0, len(pictures), size):
-            batch = [pictures[index] for index in range(first, min(first + size, len(pictures)))]
-            indices = torch.tensor([index for _, index in batch])
-            expected.append(_sums(torch, torch.stack([each for each, _ in batch]), indices))
+            items, indices = zip(*map(pictures.__getitem__, range(first, min(first + size, len(pictures)))))
+            expected.append(_sums(torch, torch.stack(items), torch.tensor(indices)))
     context.fingerprint("pictures", [repr(expected).encode()], Level.UNIVERSAL)
     for name, options in _VARIANTS.items():
         if not context.is_first and not options.get("pin_memory"):
@@ -133,11 +133,11 @@ def _variant(
 
 
 def _difference(found: Sequence[list[tuple[int, int]]], expected: Sequence[list[tuple[int, int]]]) -> str:
-    samples, right = ([sample for batch in batches for sample in batch] for batches in (found, expected))
+    samples, right = list(chain.from_iterable(found)), list(chain.from_iterable(expected))
     if samples == right:
         return f"{len(samples)} samples are correct and in order"
     if len(samples) != len(right):
-        missing = sorted({index for index, _ in right} - {index for index, _ in samples})
+        missing = sorted(dict(right).keys() - dict(samples).keys())
         return f"{len(samples)} samples, must be {len(right)}; missing: {', '.join(map(str, missing[:5])) or 'none'}"
     number = next(number for number, (one, other) in enumerate(zip(samples, right)) if one != other)
     return f"sample {number} is (index, sum) {samples[number]}, must be {right[number]}"
@@ -161,7 +161,7 @@ def _worker_loss(context: CheckContext, part: str) -> Iterator[None]:
 def _lines(error: BaseException) -> Iterator[str]:
     """An error and its causes, a line each: only the second one names the signal that ended a worker."""
     for each in error_chain(error):
-        lines = [line.strip() for line in str(each).splitlines() if line.strip()] or [type(each).__name__]
+        lines = lines_of(str(each)) or [type(each).__name__]
         yield lines[0]
         if lines[0].startswith("Caught "):
             # An error within a worker: the last line of its traceback.
@@ -229,24 +229,33 @@ def _training(context: CheckContext, torch: Any, pictures: Pictures) -> None:
         batches, loaded_s = iter(loader), list[float]()
         # Without the start of the workers.
         next(batches)
-        with context.sensors(_SAMPLE_S) if context.request.cuda else nullcontext() as sensors:
+        with context.sensors(_SAMPLE_S) as sensors:
             while not loaded_s or sum(loaded_s) < SIZES[f"loader.milliseconds.{kind}"] / 1e3:
                 loaded_s.append(_seconds(torch, kind, model, islice(batches, steps)))
-        shares = sensors.samples.get("busy", []) if sensors else []
-        if sensors is None:
-            context.not_run(_BUSY, "no GPU is requested")
-        elif not shares:
-            context.not_run(_BUSY, sensors.problems.get("busy", "NVML returns no sample"))
-        else:
-            share = sum(shares) / len(shares)
-            context.measure(_BUSY, share, "%", f"the mean of {len(shares)} samples; {_UNCALIBRATED}")
+        _report_busy(context, sensors)
     for name, seconds in (("data on the device", resident_s), ("from the loader", loaded_s)):
+        apart = None
         # One time has no spread.
-        apart = spread(seconds) if len(seconds) > 1 and context.request.cuda else None
+        if len(seconds) > 1 and context.request.cuda:
+            apart = spread(seconds)
         context.measure(f"training, {name}", steps * size / min(seconds), "1/s", "pictures", apart)
-    bound = limit("loader.kept_up")
-    detail = f"{_UNCALIBRATED}; planned bound: {bound.relation.value} {bound.value:g} %" if context.request.cuda else ""
+    detail = ""
+    if context.request.cuda:
+        bound = limit("loader.kept_up")
+        detail = f"{_UNCALIBRATED}; planned bound: {bound.relation.value} {bound.value:g} %"
     context.measure("the loader's pace", 100 * min(resident_s) / min(loaded_s), "%", detail)
+
+
+def _report_busy(context: CheckContext, sensors: Sensors | None) -> None:
+    if sensors is None:
+        context.not_run(_BUSY, "no GPU is requested")
+        return
+    shares = sensors.samples.get("busy")
+    if shares:
+        share = sum(shares) / len(shares)
+        context.measure(_BUSY, share, "%", f"the mean of {len(shares)} samples; {_UNCALIBRATED}")
+    else:
+        context.not_run(_BUSY, sensors.problems.get("busy", "NVML returns no sample"))
 
 
 def _seconds(torch: Any, device: str, model: Any, batches: Iterable[tuple[Any, Any]]) -> float:

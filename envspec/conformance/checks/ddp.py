@@ -26,12 +26,12 @@ def check(context: CheckContext) -> None:
 
 
 def _integers(context: CheckContext, launch: Launch, ranks: Mapping[int, ProcessEvents]) -> None:
-    wrong = [
-        f"{name} of {dtype}, {size} bytes, at rank {rank}: {count} of {of} elements, the first is {first}"
-        for rank, each in ranks.items()
-        for name, dtype, size, count, first, of in each.values["integers"]
-        if count
-    ]
+    wrong = []
+    for rank, each in ranks.items():
+        for name, dtype, size, count, place, of in each.values["integers"]:
+            if count:
+                where = f"{name} of {dtype}, {size} bytes, at rank {rank}"
+                wrong.append(f"{where}: {count} of {of} elements, the first is {place}")
     first = next(iter(ranks.values())).values
     names = dict.fromkeys(name for name, *_ in first["integers"])
     sizes: dict[str, dict[int, None]] = {}
@@ -52,9 +52,12 @@ def _bandwidth(context: CheckContext, launch: Launch, ranks: list[ProcessEvents]
     blocks = SIZES[f"distributed.blocks.{launch.device}"]
     for what in ranks[0].values["bus"]:
         speed, spread, calls = min(each.values["bus"][what] for each in ranks)
-        detail = f"the best of {blocks}{f' blocks of {calls} calls' if calls > 1 else ''}, of the slowest rank"
+        best = f"the best of {blocks}"
+        if calls > 1:
+            best += f" blocks of {calls} calls"
         # gloo's numbers depend on what else the CPU does.
         judged = spread if launch.backend == "nccl" else None
+        detail = f"{best}, of the slowest rank"
         context.measure(f"{launch.name}: bus bandwidth of {what}", speed / 1e9, "GB/s", detail, judged)
 
 
@@ -70,7 +73,7 @@ def _stragglers(context: CheckContext, launch: Launch, first: ProcessEvents) -> 
         ranges.append(f"{what} {min(seconds.values()) * 1e3:.3g} to {max(seconds.values()) * 1e3:.3g} ms")
         odd += [f"{what}: {text}" for text in described(seconds)]
     context.note(f"{launch.name}: times of the ranks", "; ".join(ranges))
-    doubt = (
-        "" if launch.backend == "nccl" else " (the ranks share the CPU, and their times depend on what else it does)"
-    )
-    context.note(name, ("; ".join(odd) or f"none of {launch.world} ranks in {len(ranges)} times") + doubt)
+    detail = "; ".join(odd) or f"none of {launch.world} ranks in {len(ranges)} times"
+    if launch.backend != "nccl":
+        detail += " (the ranks share the CPU, and their times depend on what else it does)"
+    context.note(name, detail)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 from itertools import permutations
 from typing import Any
 
@@ -12,7 +11,8 @@ from envspec.conformance import hardware
 from envspec.conformance.bounds import SIZES
 from envspec.conformance.events import CheckContext
 from envspec.conformance.libraries import LIBRARIES
-from envspec.conformance.results import Driver, NotRun
+from envspec.conformance.requirements import numbers
+from envspec.conformance.results import Driver, NotRun, named_texts
 
 _INSTALLED = "the installed torch"
 _RESET = "see `nvidia-smi -q` and Xid messages in the system log; take the machine out of use and reset the GPU"
@@ -53,23 +53,25 @@ def _compare_driver(context: CheckContext, driver: Driver, torch_cuda: str) -> N
         context.ran("driver", driver.version)
     context.ran("CUDA of the driver", driver.cuda)
     locked, as_if = context.request.locked, context.request.as_if
-    minimum, release = (locked.minimum_driver, locked.cuda_release) if locked else (None, torch_cuda)
+    minimum: str | None = None
+    release: str | None = torch_cuda
+    if locked:
+        minimum, release = locked.minimum_driver, locked.cuda_release
     runs = f"driver {driver.version or 'of an unknown version'}, which runs CUDA {driver.cuda}"
     if as_if and as_if.minimum_driver:
         context.note("driver of the lock", f"{as_if.name} requires {as_if.minimum_driver} or newer")
     if minimum:
-        is_newer = bool(driver.version) and _numbers(driver.version) >= _numbers(minimum)
-        by_cuda = bool(release) and _numbers(driver.cuda) >= _numbers(release or "")[:2]
-        context.exact(
-            "driver",
-            ok=is_newer or by_cuda,
-            detail=f"{runs}; the lock requires {minimum} or newer{f', or CUDA {release}' if release else ''}",
-            hint=f"update NVIDIA's driver to {minimum} or newer, or lock an older CUDA",
-        )
+        ok = bool(driver.version) and numbers(driver.version) >= numbers(minimum)
+        detail = f"{runs}; the lock requires {minimum} or newer"
+        if release:
+            ok = ok or numbers(driver.cuda) >= numbers(release)[:2]
+            detail += f", or CUDA {release}"
+        hint = f"update NVIDIA's driver to {minimum} or newer, or lock an older CUDA"
+        context.exact("driver", ok=ok, detail=detail, hint=hint)
     elif release:
         context.exact(
             "driver",
-            ok=_numbers(driver.cuda)[:1] >= _numbers(release)[:1],
+            ok=numbers(driver.cuda)[:1] >= numbers(release)[:1],
             detail=f"{runs}; the stack is built for CUDA {release}",
             hint="update NVIDIA's driver, or install a torch that is built for an older CUDA",
         )
@@ -88,11 +90,10 @@ def _nvml(context: CheckContext, driver: Driver) -> None:
         if board.hidden:
             context.note(name, "this container or user may not use it")
             continue
-        errors = "; ".join(f"{field}: {error}" for field, error in board.errors.items())
+        errors = named_texts(board.errors)
         context.exact(name, ok=not errors, detail=errors or f"{board.name} at {board.pci}", hint=_RESET)
         if board.lacking:
-            reason = "; ".join(f"{field}: {error}" for field, error in board.lacking.items())
-            context.not_run(f"{name}: {', '.join(board.lacking)}", reason)
+            context.not_run(f"{name}: {', '.join(board.lacking)}", named_texts(board.lacking))
 
 
 def _gpus(context: CheckContext, torch: Any, driver: Driver) -> list[Any]:
@@ -173,7 +174,7 @@ def _copies(context: CheckContext, torch: Any, count: int) -> None:
 def _gpu_code(context: CheckContext, torch: Any, gpu: Any) -> None:
     capability = f"sm_{gpu.major}{gpu.minor}"
     holders = {_INSTALLED: tuple(torch.cuda.get_arch_list())}
-    for each in context.request.reference.code if context.request.reference else ():
+    for each in context.request.reference_or_empty.code:
         holders[f"{each.package} {each.version} of the lock"] = (*each.sm, *each.ptx)
     for holder, architectures in holders.items():
         code = f"code for {' '.join(architectures)}" if architectures else "no GPU code"
@@ -193,7 +194,7 @@ def _libraries(context: CheckContext) -> None:
     """Compare the versions that CUDA libraries in memory report with the lock."""
     with context.phase("CUDA libraries in memory"):
         for name, library in LIBRARIES.items():
-            packages = context.request.reference.packages if context.request.reference else {}
+            packages = context.request.reference_or_empty.packages
             locked = [packages[each] for each in library.names if each in packages]
             finding, mapped = f"{name} = locked", library.mapped()
             if not mapped:
@@ -212,11 +213,7 @@ def _libraries(context: CheckContext) -> None:
                     continue
                 context.as_locked(
                     finding,
-                    ok=any(_numbers(each)[: library.parts] == version for each in locked),
+                    ok=any(numbers(each)[: library.parts] == version for each in locked),
                     detail=f"{text} runs, from {path}; locked is {', '.join(locked)}",
                     hint="see the check `libraries` for its origin; look for another one on LD_LIBRARY_PATH",
                 )
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version))

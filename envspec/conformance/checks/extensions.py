@@ -35,7 +35,9 @@ def check(context: CheckContext) -> None:
     if not found:
         raise NotRun(f"no extension is {'in the lock' if context.request.locked else 'installed'}")
     gpus = [str(each.index) for each in context.request.gpus]
-    rounds = [(name, devices) for name in found for devices in _rounds(name, gpus)]
+    rounds = []
+    for name in found:
+        rounds += [(name, devices) for devices in _rounds(name, gpus)]
     left_s = _SHARE * limit_of(_NAME, context.request)
     request = context.scratch / "request.json"
     locked = context.request.locked

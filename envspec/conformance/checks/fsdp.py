@@ -52,8 +52,9 @@ def _torch_release(context: CheckContext) -> tuple[int, int]:
 
 def _sharding(context: CheckContext, launch: Launch, release: tuple[int, int]) -> Launch:
     _, wrong, source = next((each for each in reversed(GLOO) if each[0] <= release), GLOO[0])
-    kind = "fsdp1" if launch.device == "cpu" and wrong else "fsdp2"
-    if kind == "fsdp1":
+    kind = "fsdp2"
+    if launch.device == "cpu" and wrong:
+        kind = "fsdp1"
         reason = f"FSDP2 on the CPU with torch {release[0]}.{release[1]}: {wrong} ({source}). FSDP1 is run instead"
         context.not_run(f"FSDP2, {launch.name}", reason)
     return replace(launch, name=f"{kind.upper()}, {launch.name}", sharding=kind)

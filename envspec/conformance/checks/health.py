@@ -9,7 +9,7 @@ from pathlib import Path
 from envspec.conformance.events import CheckContext
 from envspec.conformance.health import FABRIC_STATES, RECOVERY_ACTIONS, Watched, fabric_faults, read, read_watch
 from envspec.conformance.nvml import DriverError, Nvml, open_nvml
-from envspec.conformance.results import Board, NotRun
+from envspec.conformance.results import Board, NotRun, named_texts
 
 _RESET = "take the node out of use and reset this GPU (`nvidia-smi --gpu-reset`), or restart the node"
 _REPLACE = "take the node out of use, and have this GPU replaced"
@@ -117,8 +117,8 @@ def _gpu(context: CheckContext, nvml: Nvml, index: int, seen: Watched) -> dict[s
     except DriverError as error:
         context.exact(f"{gpu}: answers", ok=False, detail=f"after the checks: {error}", hint=_RESET)
         return {}
-    detail = "; ".join(f"{name}: {error}" for name, error in errors.items())
-    context.exact(f"{gpu}: answers", ok=not errors, detail=detail or f"{len(values)} values", hint=_RESET)
+    detail = named_texts(errors) or f"{len(values)} values"
+    context.exact(f"{gpu}: answers", ok=not errors, detail=detail, hint=_RESET)
     for counter in _COUNTERS:
         if counter.name in values:
             _count(context, gpu, counter, values[counter.name], seen.before.get(counter.name))
@@ -168,7 +168,9 @@ def _fabric(context: CheckContext, gpu: str, values: Mapping[str, int]) -> None:
         return
     state, status = values["fabric state"], values["fabric status"]
     name = FABRIC_STATES[state] if state < len(FABRIC_STATES) else f"state {state}"
-    faults = [*([f"error {status}"] if status else []), *fabric_faults(values["fabric health"])]
+    faults = fabric_faults(values["fabric health"])
+    if status:
+        faults.insert(0, f"error {status}")
     is_well = name == FABRIC_STATES[-1] and not faults
     context.exact(f"{gpu}: its fabric", ok=is_well, detail="; ".join([name, *faults]), hint=_FABRIC)
 
@@ -194,9 +196,13 @@ def _xids(context: CheckContext, gpu: str, seen: Watched) -> None:
     if not seen.samples or "Xid" in seen.problems:
         return
     faults = [each for each in seen.xids if each not in _XIDS]
-    detail = ", ".join(f"{each} ({text})" if (text := _FAULTS.get(each)) else str(each) for each in faults)
+    texts = [str(each) for each in faults]
+    for place, each in enumerate(faults):
+        if each in _FAULTS:
+            texts[place] += f" ({_FAULTS[each]})"
     hint = f"see NVIDIA's catalogue of Xid errors for {', '.join(map(str, sorted(set(faults))))}; {_RESET}"
-    context.exact(f"{gpu}: no Xid error during the checks", ok=not faults, detail=detail or "none", hint=hint)
+    detail = ", ".join(texts) or "none"
+    context.exact(f"{gpu}: no Xid error during the checks", ok=not faults, detail=detail, hint=hint)
     for number in sorted({*seen.xids} - {*faults}):
         context.note(f"{gpu}: Xid {number}", f"{_XIDS[number]}, {seen.xids.count(number)} times")
 

@@ -15,7 +15,7 @@ from typing import Any, Callable
 
 from envspec.conformance.bounds import SIZES, limit
 from envspec.conformance.events import CheckContext
-from envspec.conformance.numerics import NO_BF16, best_time, case, has_bf16, raw, tf32_hint
+from envspec.conformance.numerics import best_time, case, float_types, raw, tf32_hint
 from envspec.conformance.results import Level
 
 _VOCABULARY = 512
@@ -64,7 +64,9 @@ class _Model:
             mixed = (nn.layer_norm(hidden, width) @ block.inputs).unflatten(-1, (3, -1, _HEAD))
             query, key, value = mixed.permute(2, 0, 3, 1, 4)
             if cache:
-                key, value = (self.torch.cat(pair, 2) for pair in zip(cache[number], (key, value)))
+                earlier_key, earlier_value = cache[number]
+                key = self.torch.cat((earlier_key, key), 2)
+                value = self.torch.cat((earlier_value, value), 2)
             kept.append((key, value))
             hidden = hidden + self.attend(query, key, value, mask).transpose(1, 2).flatten(2) @ block.output
             hidden = hidden + nn.gelu(nn.layer_norm(hidden, width) @ block.up) @ block.down
@@ -74,11 +76,7 @@ class _Model:
 def check(context: CheckContext) -> None:
     """Compare every way and every type of the device with fp64 and attention's formula, without a cache."""
     torch = context.load("torch")
-    dtypes = {"fp32": torch.float32, "fp16": torch.float16}
-    if has_bf16(torch, context.device):
-        dtypes["bf16"] = torch.bfloat16
-    else:
-        context.not_run("bf16", NO_BF16)
+    dtypes = float_types(torch, context)
     with torch.no_grad():
         with context.phase("decoding in fp64"):
             prompts = [
@@ -111,18 +109,16 @@ def _model(torch: Any, context: CheckContext, width: int, dtype: Any, attend: _A
         return (numbers * 2.0 ** (exponent - 7)).to(context.device, dtype)
 
     root = 1 / math.sqrt(width)
-    blocks = tuple(
-        _Block(
-            weight(f"inputs {number}", width, 3 * width, scale=4 * root),
-            weight(f"output {number}", width, width, scale=4 * root),
-            weight(f"up {number}", width, 4 * width, scale=2 * root),
-            weight(f"down {number}", 4 * width, width, scale=2 * root),
-        )
-        for number in range(_BLOCKS)
-    )
+    blocks = []
+    for number in range(_BLOCKS):
+        inputs = weight(f"inputs {number}", width, 3 * width, scale=4 * root)
+        output = weight(f"output {number}", width, width, scale=4 * root)
+        up = weight(f"up {number}", width, 4 * width, scale=2 * root)
+        down = weight(f"down {number}", 4 * width, width, scale=2 * root)
+        blocks.append(_Block(inputs, output, up, down))
     places = max(max(_PROMPTS) + SIZES["inference.tokens"], SIZES[f"inference.length.{context.device}"] + 1)
     embedding = weight("embedding", _VOCABULARY, width, scale=1)
-    return _Model(torch, embedding, weight("positions", places, width, scale=1), blocks, attend)
+    return _Model(torch, embedding, weight("positions", places, width, scale=1), tuple(blocks), attend)
 
 
 def _attention(torch: Any, query: Any, key: Any, value: Any, mask: Any) -> Any:
@@ -181,8 +177,7 @@ def _compare(torch: Any, context: CheckContext, name: str, model: _Model, prompt
         with case(torch, context, f"{way} in {name}"):
             found = decode()
             error = float((found.double() - right).abs().max()) / largest
-            hint = tf32_hint() if name == "fp32" else ""
-            context.within(f"logits {way} in {name}", error, bound, hint=hint)
+            context.within(f"logits {way} in {name}", error, bound, hint=tf32_hint(name))
             chosen = found.argmax(-1)
             wrong = ((chosen != expected) & is_decided).nonzero().tolist()
             detail = f"{decided} of {is_decided.numel()} choices are beyond rounding"
@@ -207,7 +202,8 @@ def _each(torch: Any, model: _Model, prompts: Sequence[Any], right: Any, *, is_c
 def _speed(torch: Any, context: CheckContext, name: str, dtype: Any) -> None:
     """Tokens a second of prompts, and of the one step after them."""
     device = context.device
-    width, batch, length = (SIZES[f"inference.{what}.{device}"] for what in ("speed_width", "batch", "length"))
+    width = SIZES[f"inference.speed_width.{device}"]
+    batch, length = SIZES[f"inference.batch.{device}"], SIZES[f"inference.length.{device}"]
     model = _model(torch, context, width, dtype, partial(_attention, torch))
     tokens = _drawn(torch, context, "speed", (batch, length), bits=9).to(device)
     places = torch.arange(length + 1, device=device).expand(batch, -1)

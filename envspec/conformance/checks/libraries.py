@@ -45,10 +45,10 @@ def check(context: CheckContext) -> None:
     torch = context.load("torch")
     with context.phase("read the lists of files"):
         installed = _installed()
-        owners = _owners(installed)
-    required = pins("torch", {each.name: each for each in installed})
+        owners = _owners(installed.values())
+    required = pins("torch", installed)
     if context.request.locked is None:
-        _compare_pins(context, str(torch.__version__), required, {each.name: each.version for each in installed})
+        _compare_pins(context, str(torch.__version__), required, installed)
     with context.phase("work with the libraries"):
         _work(torch, context)
     with context.phase("look at what is mapped"):
@@ -60,14 +60,14 @@ def check(context: CheckContext) -> None:
             _hashes(context, {each.path: owners[each.path] for each in found if each.path in owners})
 
 
-def _installed() -> list[Distribution]:
-    """The distributions on Python's path, without the suite's own folder; the first of each name."""
+def _installed() -> dict[str, Distribution]:
+    """Name -> the first distribution of it on Python's path, without the suite's own folder."""
     found: dict[str, Distribution] = {}
     for folder in dict.fromkeys(os.path.realpath(each) for each in sys.path[1:]):
         if Path(folder).is_dir():
             for one in distributions(Path(folder)):
                 found.setdefault(one.name, one)
-    return list(found.values())
+    return found
 
 
 def _owners(installed: Iterable[Distribution]) -> dict[str, _Owner]:
@@ -92,14 +92,17 @@ def _owners(installed: Iterable[Distribution]) -> dict[str, _Owner]:
 
 
 def _compare_pins(
-    context: CheckContext, torch: str, required: Sequence[PinnedPackage], installed: Mapping[str, str]
+    context: CheckContext, torch: str, required: Sequence[PinnedPackage], installed: Mapping[str, Distribution]
 ) -> None:
     if not required:
         context.not_run("torch's requirements", f"torch {torch} requires no release of a CUDA library")
     for pin in required:
-        found = installed.get(pin.name, "")
-        detail = f"torch {torch} requires {pin.version}; {f'{found} is' if found else 'none is'} installed"
-        context.exact(f"{pin.name} is torch's", ok=bool(found) and pin.allows(found), detail=detail, hint=_PINS)
+        ok, version = False, "none"
+        if pin.name in installed:
+            version = installed[pin.name].version
+            ok = pin.allows(version)
+        detail = f"torch {torch} requires {pin.version}; {version} is installed"
+        context.exact(f"{pin.name} is torch's", ok=ok, detail=detail, hint=_PINS)
 
 
 def _work(torch: Any, context: CheckContext) -> None:
@@ -152,9 +155,7 @@ def _mapped(
             context.exact(each.name, ok=False, detail=f"{each.path} was replaced after it was loaded", hint=_CHANGED)
     detail = f"{len(found)} in memory, {len(of_packages)} of them of installed packages"
     if found:
-        context.exact(
-            "one copy of each CUDA library", ok=all(len(each) == 1 for each in copies.values()), detail=detail
-        )
+        context.exact("one copy of each CUDA library", ok=len(copies) == len(found), detail=detail)
     else:
         context.not_run("CUDA libraries", "this torch has loaded none")
 

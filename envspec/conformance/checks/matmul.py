@@ -51,11 +51,11 @@ def _integers(torch: Any, context: CheckContext, run: list[Mode]) -> None:
     # As int8: 20 times faster than as int32, since it stays in the cache.
     rows, columns = left.to(torch.int8).split(_ROWS), right.t().to(torch.int8).contiguous()
     exact = torch.cat([(each[:, None, :] * columns).sum(-1, dtype=torch.int32) for each in rows])
-    inputs = [each.float().to(context.device) for each in (left, right)]
+    left, right = left.float().to(context.device), right.float().to(context.device)
     for mode in run:
         name = f"integers in {mode.name}"
         with case(torch, context, name):
-            found = mode.product(mode.left(inputs[0]), mode.right(inputs[1])).cpu()
+            found = mode.product(mode.left(left), mode.right(right)).cpu()
             wrong = int((found.double() != exact.double()).sum())
             detail = f"{wrong} of {exact.numel()} elements differ from the product in int64, K = {length}"
             context.exact(name, ok=wrong == 0, detail=detail)
@@ -80,15 +80,15 @@ def _random(torch: Any, context: CheckContext, run: list[Mode]) -> None:
         right = torch.randn(length, side, device=context.device, generator=numbers)
         for mode in run:
             with case(torch, context, f"{mode.name}, K = {length}"):
-                rounded = mode.left(left), mode.right(right)
-                found = mode.product(*rounded)
-                error = _compare(context, mode.name, length, found, *(each.double() for each in rounded))
+                one, other = mode.left(left), mode.right(right)
+                found = mode.product(one, other)
+                error = _compare(context, mode.name, length, found, one.double(), other.double())
                 largest[mode.name] = max(largest.get(mode.name, 0.0), error)
                 results[mode.name].append(raw(found))
     if "fp32" in largest:
         detail = "a larger error means that fp32 is computed in TF32: see allow_tf32 and NVIDIA_TF32_OVERRIDE"
         bound = limit("matmul.fp32_not_tf32")
-        context.within("fp32 is not TF32", largest["fp32"], bound, detail=detail, hint=tf32_hint())
+        context.within("fp32 is not TF32", largest["fp32"], bound, detail=detail, hint=tf32_hint("fp32"))
     if "tf32" in largest and largest["tf32"] <= limit("matmul.fp32", lengths[-1]).value:
         context.not_run("tf32's units", "TF32 was requested and is as exact as fp32: see NVIDIA_TF32_OVERRIDE")
     for name, parts in results.items():

@@ -6,9 +6,11 @@ from typing import Any
 
 from envspec.conformance.bounds import SIZES, limit
 from envspec.conformance.events import CheckContext
+from envspec.conformance.numerics import elements
 from envspec.conformance.results import NotRun
 
 _MODELS = (1e9, 3e9, 7e9, 13e9, 34e9, 70e9)
+_YES_NO = {True: "yes", False: "no"}
 
 
 def check(context: CheckContext) -> None:
@@ -86,14 +88,14 @@ def _step(torch: Any, context: CheckContext) -> float:
     optimizer.step()
     parameters = list(model.parameters())
     tensors = [*parameters, *(each.grad for each in parameters)]
-    tensors += [
-        each for state in optimizer.state.values() for each in state.values() if torch.is_tensor(each) and each.dim()
-    ]
+    for state in optimizer.state.values():
+        # Not its counter of steps.
+        tensors += [each for each in state.values() if torch.is_tensor(each) and each.dim()]
     held = sum(each.numel() * each.element_size() for each in tensors)
     if context.request.cuda:
         allocated = torch.cuda.max_memory_allocated()
         context.within("allocated for live tensors", allocated / held, limit("memory.allocated"))
-    return float(held / sum(each.numel() for each in parameters))
+    return float(held / elements(parameters))
 
 
 def _models(torch: Any, context: CheckContext) -> None:
@@ -111,7 +113,7 @@ def _models(torch: Any, context: CheckContext) -> None:
     )
     for count in _MODELS:
         runs, tunes = count * run <= total, count * tune <= total
-        detail = f"runs: {'yes' if runs else 'no'}; can be fine-tuned: {'yes' if tunes else 'no'}"
+        detail = f"runs: {_YES_NO[runs]}; can be fine-tuned: {_YES_NO[tunes]}"
         context.measure(
             f"a model of {count / 1e9:g} billion parameters",
             count * run,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 from envspec.conformance.bounds import SIZES
@@ -32,9 +33,11 @@ def _nvrtc(torch: Any, context: CheckContext) -> None:
     for it, libnvrtc-builtins, which is opened by its name.
     """
     count = SIZES["runtime.integers"]
-    left, right = list(range(1, count + 1)), [each * each % 5040 for each in range(1, count + 1)]
-    found = torch.gcd(*(torch.tensor(each, device=context.device) for each in (left, right))).tolist()
-    wrong = sum(one != math.gcd(*pair) for one, *pair in zip(found, left, right))
+    left = list(range(1, count + 1))
+    right = [each * each % 5040 for each in left]
+    device = context.device
+    found = torch.gcd(torch.tensor(left, device=device), torch.tensor(right, device=device)).tolist()
+    wrong = sum(map(operator.ne, found, map(math.gcd, left, right)))
     detail = f"{wrong} of {count} greatest common divisors are wrong"
     context.exact("a kernel compiled by NVRTC", ok=not wrong, detail=detail)
 

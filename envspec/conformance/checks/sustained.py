@@ -11,7 +11,6 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 from envspec.conformance.bounds import SIZES
@@ -41,7 +40,7 @@ def check(context: CheckContext) -> None:
     seconds = (burn_s or SIZES[f"sustained.seconds.{context.device}"]) / len(run)
     turns = math.ceil(seconds / SIZES["sustained.turn_s"]) if burn_s else 1
     repeated: dict[str, _Repeated] = {}
-    with context.sensors() if context.request.cuda else nullcontext() as sensors:
+    with context.sensors() as sensors:
         for turn in range(turns):
             for mode in run:
                 with context.phase(f"products in {mode.name}"), case(torch, context, f"products in {mode.name}"):
@@ -133,8 +132,11 @@ class _Repeated:
         """Multiply for a while."""
         began = time.perf_counter()
         while len(self._times) < 2 or time.perf_counter() - began < seconds:
-            # About twenty blocks: often enough to see a clock that falls, seldom enough to keep the device busy.
-            self._block(max(1, round(seconds / 20 / self._times[-1])) if self._times else 1)
+            count = 1
+            if self._times:
+                # About twenty blocks: often enough to see a clock that falls, seldom enough to keep the device busy.
+                count = max(1, round(seconds / 20 / self._times[-1]))
+            self._block(count)
 
     def _block(self, count: int) -> None:
         torch, clock = self._torch, _Clock(self._torch, self._context.device)
@@ -167,11 +169,11 @@ class _Repeated:
         if self._wrong:
             detail += f", in {self._elements} elements; the first: {self._wrong[0]}"
         context.exact(f"products in {name}", ok=not self._wrong, detail=detail)
-        side = len(self._right)
-        first, middle, last = (2 * side**3 / each / 1e12 for each in (times[0], statistics.median(times), times[-1]))
-        context.measure(f"{name} at the beginning", first, "TFLOP/s")
+        count = 2 * len(self._right) ** 3
+        middle = count / statistics.median(times) / 1e12
+        context.measure(f"{name} at the beginning", count / times[0] / 1e12, "TFLOP/s")
         context.measure(name, middle, "TFLOP/s", f"the median of {len(times)} blocks", apart)
-        context.measure(f"{name} at the end", last, "TFLOP/s")
+        context.measure(f"{name} at the end", count / times[-1] / 1e12, "TFLOP/s")
 
 
 class _Clock:

@@ -11,12 +11,11 @@ from typing import Any
 from envspec.conformance.bounds import SIZES, limit
 from envspec.conformance.events import CheckContext
 from envspec.conformance.numerics import (
-    NO_BF16,
     best_time,
     case,
     compiled,
-    has_bf16,
-    joined,
+    float_types,
+    joined_gradients,
     kernels,
     relative_error,
     tf32_hint,
@@ -38,7 +37,7 @@ class _Work:
     def results(self, dtype: Any) -> tuple[Any, Any]:
         """The output and the joined gradient, under autocast to `dtype`."""
         output = self.run(dtype)
-        return output.detach(), joined(self.torch, (each.grad for each in self.encoder.parameters()))
+        return output.detach(), joined_gradients(self.torch, self.encoder.parameters())
 
     def run(self, dtype: Any) -> Any:
         """Forward and backward. dtype: autocast's; fp32 and fp64 run without it."""
@@ -59,11 +58,7 @@ def check(context: CheckContext) -> None:
     """Compare every type of the device with fp64."""
     torch = context.load("torch")
     importlib.import_module("torch.nn.attention")
-    dtypes = {"fp32": torch.float32, "fp16": torch.float16}
-    if has_bf16(torch, context.device):
-        dtypes["bf16"] = torch.bfloat16
-    else:
-        context.not_run("bf16", NO_BF16)
+    dtypes = float_types(torch, context)
     with context.phase("attention"):
         kernels(torch, context, dtypes)
     with context.phase("the encoder"):
@@ -73,8 +68,8 @@ def check(context: CheckContext) -> None:
             with case(torch, context, f"the encoder in {name}"):
                 for part, found, exact in zip(("output", "gradient"), work.results(dtype), right):
                     error = relative_error(found, exact)
-                    bound, hint = limit(f"transformer.{part}.{name}"), tf32_hint() if name == "fp32" else ""
-                    context.within(f"the encoder's {part} in {name}", error, bound, hint=hint)
+                    bound = limit(f"transformer.{part}.{name}")
+                    context.within(f"the encoder's {part} in {name}", error, bound, hint=tf32_hint(name))
     with context.phase("speed"):
         _speed(torch, context, work, dtypes)
     with context.phase("torch.compile"):
@@ -90,7 +85,8 @@ def _work(torch: Any, context: CheckContext) -> _Work:
     encoder = torch.nn.TransformerEncoder(layer, SIZES["transformer.layers"], enable_nested_tensor=False).to(device)
     numbers = torch.Generator().manual_seed(context.request.seed)
     shape = (SIZES[f"transformer.batch.{device}"], SIZES[f"transformer.length.{device}"], width)
-    tokens, towards = (torch.randn(shape, generator=numbers).to(device) for _ in range(2))
+    tokens = torch.randn(shape, generator=numbers).to(device)
+    towards = torch.randn(shape, generator=numbers).to(device)
     return _Work(torch, device, encoder, tokens, towards)
 
 

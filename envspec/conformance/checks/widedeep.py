@@ -41,12 +41,12 @@ def _table(seed: int) -> tuple[Any, Any]:
     pandas: Any = importlib.import_module("pandas")
     source = numpy.random.RandomState(seed)
     count = SIZES["widedeep.rows"]
-    table = pandas.DataFrame(
-        {
-            **{name: source.choice(words, count) for name, words in _WORDS.items()},
-            **{name: source.randn(count) for name in _NUMBERS},
-        }
-    )
+    columns: dict[str, Any] = {}
+    for name, words in _WORDS.items():
+        columns[name] = source.choice(words, count)
+    for name in _NUMBERS:
+        columns[name] = source.randn(count)
+    table = pandas.DataFrame(columns)
     weights = {"a": 1.5, "b": 0.0, "c": -1.5, "d": 1.0, "e": 0.0, "f": -1.0}
     score = table["one"].map(weights) + table["other"].map(weights) + 2 * table["x"] - table["y"]
     return table, (score > 0).astype("int64").to_numpy()

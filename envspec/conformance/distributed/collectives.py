@@ -15,6 +15,7 @@ from typing import Any, Callable
 
 from envspec.conformance.bounds import SIZES
 from envspec.conformance.distributed.training import digest
+from envspec.conformance.results import counted
 
 #: Elements whose right values are computed at the same time, each by some int64: a large buffer is compared in chunks.
 _CHUNK = 2**20
@@ -49,7 +50,8 @@ def verify(torch: Any, dist: Any, device: Any, rank: int, world: int) -> tuple[l
         large += [torch.bfloat16]
     sizes = sorted({SIZES[f"distributed.bytes.{name}"] for name in ("small", "medium", device.type)})
     cases = [(dtype, SIZES["distributed.integers"]) for dtype in types]
-    cases += [(dtype, size // dtype.itemsize) for dtype in large for size in sizes]
+    for dtype in large:
+        cases += [(dtype, size // dtype.itemsize) for size in sizes]
     outcomes: list[list[Any]] = []
     total = ""
     for dtype, count in cases:
@@ -106,7 +108,8 @@ def _wrong(torch: Any, found: Any, right: Callable[[Any], Any]) -> tuple[int, in
         index = torch.arange(start, start + chunk.numel(), device=found.device)
         differs = chunk != right(index).to(chunk.dtype)
         if number := int(differs.sum()):
-            first = start + int(differs.nonzero()[0]) if first is None else first
+            if first is None:
+                first = start + int(differs.nonzero()[0])
             wrong += number
     return wrong, first
 
@@ -165,7 +168,7 @@ def rank_times(
         measure(f"all-to-all {of}", partial(dist.all_to_all_single, other, whole))
         for stride in sorted({1, world // 2}):
             exchange = partial(_exchange, dist, whole, other, ((rank + stride) % world, (rank - stride) % world))
-            measure(f"send/recv {of} over {stride} {'rank' if stride == 1 else 'ranks'}", exchange)
+            measure(f"send/recv {of} over {counted(stride, 'rank')}", exchange)
     return seconds
 
 
@@ -202,7 +205,8 @@ def _seconds(torch: Any, dist: Any, device: Any, collective: Callable[[], object
             collective()
         return time.perf_counter() - began
     torch.cuda.synchronize()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
     begin.record()
     for _ in range(calls):
         collective()

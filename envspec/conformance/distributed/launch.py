@@ -26,7 +26,7 @@ import struct
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from envspec.conformance.cputime import slowdown
 from envspec.conformance.events import CheckContext, ProcessEvents
 from envspec.conformance.processes import GRACE_S, RUN, die_with_parent, signal_name
 from envspec.conformance.request import Nodes
-from envspec.conformance.results import NotRun, dumps
+from envspec.conformance.results import NotRun, counted, dumps
 
 _FAILURES, _LAUNCH = "failures.json", "launch.json"
 _LOOPBACK = "127.0.0.1"
@@ -107,7 +107,8 @@ def _interface_of(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str
 
 def rank_names(ranks: Sequence[int]) -> str:
     """`rank 0`, or `ranks 0, 1`."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+    noun = "rank" if len(ranks) == 1 else "ranks"
+    return f"{noun} {', '.join(map(str, ranks))}"
 
 
 class RankFailed(Exception):
@@ -179,17 +180,16 @@ class Launched:
         """
         status = self.process.wait()
         ranks = {rank: ProcessEvents.read(events_of(self.folder, rank)) for rank in self.launch.local}
-        if status or not all(each.done for each in ranks.values()):
-            failures: dict[str, Any] = {}
-            # A torchrun that was killed leaves no file.
-            with contextlib.suppress(OSError, ValueError):
-                failures = json.loads((self.folder / _FAILURES).read_text(encoding="utf-8"))
-            # The folder does not outlive the check, its output does.
-            print(
-                "\n".join(line for text in nccl_logs(self.folder) for line in text.splitlines() if "NCCL WARN" in line)
-            )
-            raise RankFailed(_failure(self.launch, ranks, failures, status))
-        return ranks
+        if not status and all(each.done for each in ranks.values()):
+            return ranks
+        failures: dict[str, Any] = {}
+        # A torchrun that was killed leaves no file.
+        with contextlib.suppress(OSError, ValueError):
+            failures = json.loads((self.folder / _FAILURES).read_text(encoding="utf-8"))
+        # The folder does not outlive the check, its output does.
+        lines = "\n".join(nccl_logs(self.folder)).splitlines()
+        print("\n".join(line for line in lines if "NCCL WARN" in line))
+        raise RankFailed(_failure(self.launch, ranks, failures, status))
 
 
 @contextlib.contextmanager
@@ -235,36 +235,57 @@ def _environ(launch: Launch, folder: Path, host: str, port: int) -> dict[str, st
     if launch.backend == "nccl":
         chosen |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH"}
         chosen |= {"NCCL_DEBUG_FILE": f"{str(folder).replace('%', '%%')}/{_NCCL_LOG}"}
-    hidden = {} if launch.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
-    return {**chosen, **os.environ, **hidden}
+    environ = {**chosen, **os.environ}
+    if launch.device != "cuda":
+        environ["CUDA_VISIBLE_DEVICES"] = ""
+    return environ
 
 
-def _failure(launch: Launch, ranks: dict[int, ProcessEvents], failures: dict[str, Any], status: int) -> str:
+def _failure(launch: Launch, ranks: Mapping[int, ProcessEvents], failures: Mapping[str, Any], status: int) -> str:
     """Which ranks failed and how: lost nodes first, then ranks that ended without output, then errors."""
-    lost = {node: reason for each in ranks.values() for node, reason in each.lost.items()}
-    reasons = [f"node {node} is lost: {reason}" for node, reason in sorted(lost.items(), key=lambda each: int(each[0]))]
+    reasons = [*_lost_nodes(ranks), *_silent_ends(ranks, failures), *_errors(ranks)]
+    if reasons:
+        for rank, each in ranks.items():
+            if not (each.raised or each.done or str(rank) in failures):
+                reasons.append(f"rank {rank} was in the phase {each.current!r}")
+    error = failures.get("torchrun")
+    if error:
+        has_begun = any(each.phases for each in ranks.values())
+        if has_begun or launch.nodes.count == 1:
+            reasons.append(f"torchrun raised {error}")
+        else:
+            reasons.append(f"not every node joined within {launch.join_s} s: {error}")
+    return "; ".join(reasons) or f"torchrun exited with status {status} without output"
+
+
+def _lost_nodes(ranks: Mapping[int, ProcessEvents]) -> list[str]:
+    lost: dict[str, str] = {}
+    for each in ranks.values():
+        lost.update(each.lost)
+    return [f"node {node} is lost: {lost[node]}" for node in sorted(lost, key=int)]
+
+
+def _silent_ends(ranks: Mapping[int, ProcessEvents], failures: Mapping[str, Any]) -> list[str]:
+    """Of ranks that did not report an error of their own."""
+    reasons = []
     for rank, each in ranks.items():
-        ended = failures.get(str(rank))
-        if ended is not None and not each.raised:
-            how = f"was killed by {signal_name(-ended)}" if ended < 0 else f"exited with status {ended} without output"
-            reasons.append(f"rank {rank} {how} in the phase {each.current!r}")
-    raised: dict[str, list[int]] = {}
+        status = failures.get(str(rank))
+        if status is None or each.raised:
+            continue
+        how = f"exited with status {status} without output"
+        if status < 0:
+            how = f"was killed by {signal_name(-status)}"
+        reasons.append(f"rank {rank} {how} in the phase {each.current!r}")
+    return reasons
+
+
+def _errors(ranks: Mapping[int, ProcessEvents]) -> list[str]:
+    """The errors that ranks reported, each once."""
+    by_error: dict[str, list[int]] = {}
     for rank, each in ranks.items():
         if each.raised:
-            raised.setdefault(f"raised in the phase {each.current!r}: {each.raised[1]}", []).append(rank)
-    reasons += [f"{rank_names(found)} {how}" for how, found in raised.items()]
-    if reasons:
-        reasons += [
-            f"rank {rank} was in the phase {each.current!r}"
-            for rank, each in ranks.items()
-            if not (each.raised or each.done or str(rank) in failures)
-        ]
-    error = failures.get("torchrun")
-    if error and not any(each.phases for each in ranks.values()) and launch.nodes.count > 1:
-        reasons.append(f"not every node joined within {launch.join_s} s: {error}")
-    elif error:
-        reasons.append(f"torchrun raised {error}")
-    return "; ".join(reasons) or f"torchrun exited with status {status} without output"
+            by_error.setdefault(f"raised in the phase {each.current!r}: {each.raised[1]}", []).append(rank)
+    return [f"{rank_names(raised)} {error}" for error, raised in by_error.items()]
 
 
 def launches(context: CheckContext, program: str) -> list[Launch]:
@@ -291,13 +312,14 @@ def launches(context: CheckContext, program: str) -> list[Launch]:
 def _launch(context: CheckContext, program: str, device: str, processes: int) -> Launch:
     nodes = context.request.nodes
     backend = "nccl" if device == "cuda" else "gloo"
-    world = processes * nodes.count
-    name = f"{backend}, {world} {'rank' if world == 1 else 'ranks'}"
-    name = name if nodes.count == 1 else f"{name} on {nodes.count} nodes"
+    name = f"{backend}, {counted(processes * nodes.count, 'rank')}"
     slow = context.request.limit_factor
-    if nodes.count == 1:
+    if nodes.count > 1:
+        name = f"{name} on {nodes.count} nodes"
+    else:
         # What a busy machine needs longer is no fault of another rank. Waiting for a node uses no CPU of this one, so
         # that the check's limit counts it: longer, and the limit would end the check without a cause.
         slow *= slowdown()
-    timeout_s, join_s = (math.ceil(slow * SIZES[f"distributed.{each}"]) for each in ("timeout_s", "join_s"))
+    timeout_s = math.ceil(slow * SIZES["distributed.timeout_s"])
+    join_s = math.ceil(slow * SIZES["distributed.join_s"])
     return Launch(name, program, device, backend, processes, context.request.seed, nodes, timeout_s, join_s)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from typing import Any
 from envspec.conformance.distributed.launch import Launch, nccl_logs, rank_names
 from envspec.conformance.events import CheckContext
 from envspec.conformance.libraries import LIBRARIES
+from envspec.conformance.results import counted
 
 _NETWORK = re.compile(r"NCCL INFO Using network (.+)")
 _DEVICES = re.compile(r"NCCL INFO NET/(\w+) : Using(.*)")
@@ -71,10 +72,12 @@ def different(versions: Sequence[str], launch: Launch) -> str:
         where.setdefault(each, {}).setdefault(rank // launch.processes, []).append(rank)
     found = []
     for each, nodes in sorted(where.items()):
-        names = (
-            rank_names(ranks) if launch.nodes.count == 1 else f"node {node} ({rank_names(ranks)})"
-            for node, ranks in nodes.items()
-        )
+        names = []
+        for node, ranks in nodes.items():
+            name = rank_names(ranks)
+            if launch.nodes.count > 1:
+                name = f"node {node} ({name})"
+            names.append(name)
         found.append(f"NCCL {each} at {', '.join(names)}")
     return (
         f"{'; '.join(found)}: all ranks must load the same one. Use the same lock or image on every node, and look for "
@@ -90,11 +93,11 @@ class NcclTransport:
     sending: the networks that connect pairs. without_ib: why the network IB is not used.
     """
 
-    networks: Sequence[str]
-    devices: Mapping[str, Sequence[str]]
-    pairs: Mapping[str, Sequence[tuple[int, int]]]
-    sending: Sequence[str]
-    without_ib: Sequence[str]
+    networks: Collection[str]
+    devices: Mapping[str, Collection[str]]
+    pairs: Mapping[str, Collection[tuple[int, int]]]
+    sending: Collection[str]
+    without_ib: Collection[str]
 
     @property
     def uses_sockets(self) -> bool:
@@ -102,15 +105,16 @@ class NcclTransport:
         return _SOCKET in (self.sending if self.pairs else self.networks)
 
     def __str__(self) -> str:
-        pairs = ", ".join(
-            f"{transport} between {len(found)} pair{'s' if len(found) > 1 else ''}"
-            for transport, found in sorted(self.pairs.items())
-        )
-        networks = ", ".join(
-            f"network {name} ({', '.join(self.devices[name])})" if self.devices.get(name) else f"network {name}"
-            for name in self.networks
-        )
-        return "; ".join(filter(None, [pairs, networks]))
+        pairs = [
+            f"{transport} between {counted(len(found), 'pair')}" for transport, found in sorted(self.pairs.items())
+        ]
+        networks = []
+        for name in self.networks:
+            network = f"network {name}"
+            if self.devices.get(name):
+                network += f" ({', '.join(self.devices[name])})"
+            networks.append(network)
+        return "; ".join(filter(None, [", ".join(pairs), ", ".join(networks)]))
 
 
 def read_logs(texts: Iterable[str]) -> NcclTransport:
@@ -120,13 +124,14 @@ def read_logs(texts: Iterable[str]) -> NcclTransport:
     pairs: dict[str, dict[tuple[int, int], None]] = {}
     sending: dict[str, None] = {}
     without_ib: dict[str, None] = {}
-    for line in (line for text in texts for line in text.splitlines()):
+    for line in "\n".join(texts).splitlines():
         if found := _CHANNEL.search(line):
             sender, receiver, transport, path = int(found[1]), int(found[2]), found[3], found[4] or ""
             if transport == "NET":
                 # A plugin's name may have spaces: `NET/AWS Libfabric/0/GDRDMA`.
                 sending[re.split(r"/\d", path)[0]] = None
-                transport = "NET/GDRDMA" if "/GDRDMA" in path else transport
+                if "/GDRDMA" in path:
+                    transport = "NET/GDRDMA"
             pairs.setdefault(transport, {})[sender, receiver] = None
         elif found := _NETWORK.search(line):
             networks[found[1].strip()] = None
@@ -135,13 +140,7 @@ def read_logs(texts: Iterable[str]) -> NcclTransport:
             devices.setdefault(found[1], {}).update(dict.fromkeys(named.findall(found[2].partition("; OOB")[0])))
         elif found := _WITHOUT_IB.search(line):
             without_ib[found[1]] = None
-    return NcclTransport(
-        list(networks),
-        {name: list(each) for name, each in devices.items()},
-        {name: list(each) for name, each in pairs.items()},
-        list(sending),
-        list(without_ib),
-    )
+    return NcclTransport(networks, devices, pairs, sending, without_ib)
 
 
 def rdma_ports(folder: Path = Path("/sys/class/infiniband")) -> list[str]:
@@ -180,15 +179,19 @@ def judge(
     setting = ", ".join(f"{key}={value}" for key, value in sorted(variables.items()))
     if transport is None or not str(transport):
         what = "NCCL wrote no log" if transport is None else "NCCL's log names no network and no transport"
-        context.not_run(name, f"{what} (set: {setting})" if setting else what)
+        if setting:
+            what += f" (set: {setting})"
+        context.not_run(name, what)
         return
     context.note(name, str(transport))
     if launch.nodes.count > 1 and ports:
         details = [str(transport), f"active RDMA ports: {', '.join(ports)}", *transport.without_ib]
+        if setting:
+            details.append(f"set: {setting}")
         context.exact(
             f"{launch.name}: NCCL uses RDMA between nodes",
             ok=not transport.uses_sockets,
-            detail="; ".join([*details, f"set: {setting}"] if setting else details),
+            detail="; ".join(details),
             hint="NCCL needs /dev/infiniband and libibverbs.so.1 (Debian: libibverbs1, ibverbs-providers): install it, "
             "unset NCCL_IB_DISABLE and NCCL_NET, and compare NCCL_IB_HCA with the active ports",
         )

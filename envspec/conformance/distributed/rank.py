@@ -26,6 +26,7 @@ from envspec.conformance.distributed import collectives, nccl, training
 from envspec.conformance.distributed.launch import Launch, events_of
 from envspec.conformance.distributed.training import Trainee, digest
 from envspec.conformance.events import EventWriter
+from envspec.conformance.numerics import elements
 from envspec.conformance.processes import die_with_parent
 from envspec.conformance.results import Cause
 
@@ -169,7 +170,8 @@ def _run(launch: Launch, folder: Path, log: EventWriter) -> int:
             if launch.nodes.count > 1:
                 node = int(os.environ["GROUP_RANK"])
                 store, _, _ = connect(launch.timeout_s)
-                heartbeat = Heartbeat(store, node, [each for each in range(launch.nodes.count) if each != node], log)
+                others = set(range(launch.nodes.count)) - {node}
+                heartbeat = Heartbeat(store, node, others, log)
                 heartbeat.start()
             rank = _join(torch, dist, launch, folder, log)
         _PROGRAMS[launch.program](torch, dist, rank)
@@ -252,7 +254,7 @@ _PROGRAMS: dict[str, Callable[[Any, Any, Process], None]] = {"ddp": run_ddp, "fs
 
 
 def _fsdp2(torch: Any, rank: Process, module: Any) -> Trainee:
-    whole = sum(each.numel() for each in module.parameters())
+    whole = elements(module.parameters())
     mesh = importlib.import_module("torch.distributed.device_mesh").init_device_mesh(rank.device.type, (rank.world,))
     # Public from torch 2.6 on.
     fsdp: Any = importlib.import_module("torch.distributed.fsdp")
@@ -274,22 +276,21 @@ def _fsdp2(torch: Any, rank: Process, module: Any) -> Trainee:
 
 
 def _fsdp1(torch: Any, rank: Process, module: Any) -> Trainee:
-    whole = sum(each.numel() for each in module.parameters())
+    whole = elements(module.parameters())
     fsdp: Any = importlib.import_module("torch.distributed.fsdp").FullyShardedDataParallel
     policy = importlib.import_module("torch.distributed.fsdp.wrap").ModuleWrapPolicy({torch.nn.Linear})
     # Sharded parameters keep their names, without which their gradients can't be gathered.
     sharded = fsdp(module, auto_wrap_policy=policy, use_orig_params=True, device_id=rank.device)
-    rank.value("share", [sum(each.numel() for each in sharded.parameters()), whole])
+    rank.value("share", [elements(sharded.parameters()), whole])
 
-    def gathered(what: str) -> Any:
+    def gathered(flat: Callable[[Any, list[Any]], Any]) -> Any:
         with fsdp.summon_full_params(sharded, with_grads=True):
-            parameters = list(sharded.parameters())
-            return training.flat(torch, [each.grad if what == "gradient" else each for each in parameters])
+            return flat(torch, list(sharded.parameters()))
 
     return Trainee(
         sharded,
         training.by_sgd(torch, sharded),
-        lambda: gathered("gradient"),
-        lambda: gathered("parameters"),
+        lambda: gathered(training.flat_gradients),
+        lambda: gathered(training.flat),
         lambda: float(sharded.clip_grad_norm_(float("inf"))),
     )

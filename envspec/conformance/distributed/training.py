@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Callable
 
 from envspec.conformance.bounds import SIZES, limit
@@ -69,8 +70,8 @@ def alone(torch: Any, module: Any, step: Callable[[], None]) -> Trainee:
     return Trainee(
         module,
         step,
-        lambda: flat(torch, [each.grad for each in parameters]),
-        lambda: flat(torch, [each.detach() for each in parameters]),
+        lambda: flat_gradients(torch, parameters),
+        lambda: flat(torch, parameters),
         # With an infinite maximum nothing is clipped.
         lambda: float(torch.nn.utils.clip_grad_norm_(parameters, float("inf"))),
     )
@@ -79,6 +80,11 @@ def alone(torch: Any, module: Any, step: Callable[[], None]) -> Trainee:
 def flat(torch: Any, tensors: list[Any]) -> Any:
     """Tensors as one vector of fp32 on the CPU."""
     return torch.cat([each.detach().reshape(-1).float().cpu() for each in tensors])
+
+
+def flat_gradients(torch: Any, parameters: list[Any]) -> Any:
+    """As `flat`, of the gradients of parameters."""
+    return flat(torch, [each.grad for each in parameters])
 
 
 def by_sgd(torch: Any, module: Any) -> Callable[[], None]:
@@ -171,17 +177,14 @@ def compare(
     name, first = running.launch.name, next(iter(ranks.values()))
     _equal(context, name, ranks)
     *gradients, parameters = torch.load(running.folder / "trained.pt", weights_only=True)
-    bound, norm_bound = limit("distributed.gradient"), limit("distributed.norm")
-    worst = max(relative_error(found, right) for found, right in zip(gradients, one.gradients))
+    bound = limit("distributed.gradient")
+    worst = max(map(relative_error, gradients, one.gradients))
     context.within(f"{name}: gradient against one process", worst, bound)
     context.within(f"{name}: parameters against one process", relative_error(parameters, one.parameters), bound)
-    expected = [_norm(each) for each in one.gradients]
-    norms = {f"{name}: gradient norm against one process": [_norm(each) for each in gradients]}
-    norms |= {f"{name}: norm by torch's clipping, rank {rank}": each.values["norms"] for rank, each in ranks.items()}
-    for finding, found in norms.items():
-        detail = f"{found[0]:.7g} at the first step, one process {expected[0]:.7g}"
-        error = max(abs(each / right - 1) for each, right in zip(found, expected))
-        context.within(finding, error, norm_bound, detail=detail)
+    expected = list(map(_norm, one.gradients))
+    _compare_norms(context, f"{name}: gradient norm against one process", list(map(_norm, gradients)), expected)
+    for rank, each in ranks.items():
+        _compare_norms(context, f"{name}: norm by torch's clipping, rank {rank}", each.values["norms"], expected)
     if "NCCL" in first.values:
         context.ran("NCCL", first.values["NCCL"])
     if running.launch.backend == "nccl" and running.launch.world > 1:
@@ -196,13 +199,21 @@ def compare(
     context.fingerprint(f"{name}: gradients", [digest(each).encode() for each in gradients], Level.KEYED, key)
 
 
+def _compare_norms(context: CheckContext, finding: str, found: Sequence[float], expected: Sequence[float]) -> None:
+    detail = f"{found[0]:.7g} at the first step, one process {expected[0]:.7g}"
+    error = max(abs(each / right - 1) for each, right in zip(found, expected))
+    context.within(finding, error, limit("distributed.norm"), detail=detail)
+
+
 def _equal(context: CheckContext, name: str, ranks: Mapping[int, ProcessEvents]) -> None:
     # Each rank has the digests of all.
-    first, *others = (each.values["digests"] for each in ranks.values())
+    by_rank = [each.values["digests"] for each in ranks.values()]
+    first = by_rank[0]
     for what in ("gradients", "parameters"):
-        different = [str(rank) for rank, each in enumerate(first) if each[what] != first[0][what]]
+        right = first[0][what]
+        different = [str(rank) for rank, each in enumerate(first) if each[what] != right]
         detail = f"rank {', '.join(different)} differs from rank 0" if different else f"{len(first)} ranks"
-        same = all(each[what] == first[0][what] for found in (first, *others) for each in found)
+        same = all(each[what] == right for each in chain.from_iterable(by_rank))
         context.exact(f"{name}: {what} are equal bit by bit across ranks", ok=same, detail=detail)
 
 

@@ -40,7 +40,6 @@ class _Inputs:
     right: Any
     scale: Any
     bound_k: int
-    dtype: str
 
 
 def flash_attn(operation: Operation) -> None:
@@ -67,12 +66,8 @@ def flashinfer(operation: Operation) -> None:
     attend = operation.function("single_prefill_with_kv_cache")
 
     def run(one: _Inputs, causal: bool) -> Any:  # noqa: FBT001 (a case of the operator)
-        return operation.torch.stack(
-            [
-                attend(*each, causal=causal, sm_scale=_SCALE)
-                for each in zip(one.query.unbind(), one.key.unbind(), one.value.unbind())
-            ]
-        )
+        sequences = zip(one.query.unbind(), one.key.unbind(), one.value.unbind())
+        return operation.torch.stack([attend(*each, causal=causal, sm_scale=_SCALE) for each in sequences])
 
     try:
         _each(operation, run)
@@ -138,19 +133,18 @@ def _inputs(operation: Operation, dtype: str, size: int, allowed: Any) -> Iterat
     chances = operation.normal(length, length, seed=4).masked_fill(~allowed, -math.inf)
     chosen = chances.argmax(1)
     right = value[:, chosen].double()
-    yield _Inputs("chosen values", _SHARP * key[:, chosen], key, value, right, right.abs(), 0, dtype)
+    yield _Inputs("chosen values", _SHARP * key[:, chosen], key, value, right, right.abs(), 0)
     query, key, value = (operation.normal(*shape, dtype=dtype, seed=seed) for seed in (5, 6, 7))
     results = [_formula(torch, *each, allowed) for each in zip(query.unbind(), key.unbind(), value.unbind())]
     right, scale = (torch.stack(each) for each in zip(*results))
     largest = float(_SCALE * query.double().norm(dim=-1).max() * key.double().norm(dim=-1).max())
     bound_k = math.ceil(3 * length + 2 * (size + 4) * largest + 16)
-    yield _Inputs("attention", query, key, value, right, scale, bound_k, dtype)
+    yield _Inputs("attention", query, key, value, right, scale, bound_k)
 
 
 def _formula(torch: Any, query: Any, key: Any, value: Any, allowed: Any) -> tuple[Any, Any]:
     """One sequence in fp64: the result, and the sum of its terms without their signs."""
-    by_head = (each.double().transpose(0, 1) for each in (query, key, value))
-    heads, keys, values = by_head
+    heads, keys, values = (each.double().transpose(0, 1) for each in (query, key, value))
     scores = (heads @ keys.transpose(1, 2) * _SCALE).masked_fill(~allowed, -math.inf)
     weights = torch.softmax(scores, -1)
     return (weights @ values).transpose(0, 1), (weights @ values.abs()).transpose(0, 1)

@@ -21,7 +21,7 @@ from envspec.conformance.events import CheckContext
 from envspec.conformance.extensions.operation import Extension, Operation
 from envspec.conformance.extensions.table import EXTENSIONS
 from envspec.conformance.request import SuiteRequest
-from envspec.conformance.results import error_chain
+from envspec.conformance.results import error_texts
 
 #: The device's name for the CPU; a GPU's is its number.
 CPU = "cpu"
@@ -40,7 +40,9 @@ def main(parent: int, request: Path, folder: Path, name: str, device: str) -> No
 
 def place(name: str, device: str) -> str:
     """The prefix of an extension's findings."""
-    return f"{name} on {'the CPU' if device == CPU else f'GPU {device}'}"
+    if device == CPU:
+        return f"{name} on the CPU"
+    return f"{name} on GPU {device}"
 
 
 def _run(context: CheckContext, name: str, extension: Extension, device: str) -> None:
@@ -84,13 +86,13 @@ def _run(context: CheckContext, name: str, extension: Extension, device: str) ->
 
 
 def _has(error: BaseException, words: Iterable[str]) -> bool:
-    texts = [f"{type(each).__name__}: {each}" for each in error_chain(error)]
-    return any(word in text for word in words for text in texts)
+    text = "\n".join(error_texts(error))
+    return any(word in text for word in words)
 
 
 def _text(error: BaseException) -> str:
     """The error and its causes, each in its first line."""
-    lines = [f"{type(each).__name__}: {each}".strip().splitlines()[0] for each in error_chain(error)]
+    lines = [text.strip().splitlines()[0] for text in error_texts(error)]
     return "; because of ".join(dict.fromkeys(lines))
 
 
@@ -110,8 +112,10 @@ class _About:
     @property
     def version(self) -> str:
         distribution = self._distribution()
+        if distribution:
+            return distribution.version
         locked = filter(None, map(self.context.request.version, self._names()))
-        return distribution.version if distribution else next(locked, "of an unknown version")
+        return next(locked, "of an unknown version")
 
     def _names(self) -> tuple[str, ...]:
         return (self.name, *self.extension.packages, self.extension.top.replace("_", "-"))
@@ -128,7 +132,9 @@ class _About:
         if found := re.search(r"torch(\d+)\.(\d+)", label) or re.search(r"pt(\d)(\d+)", label):
             return f"{found[1]}.{found[2]}"
         distribution = self._distribution()
-        for requirement in (distribution.requires if distribution else None) or ():
+        if distribution is None:
+            return ""
+        for requirement in distribution.requires or ():
             if found := re.match(r"torch\s*\(?==\s*([0-9][0-9.]*)", requirement):
                 return found[1]
         return ""
@@ -143,21 +149,20 @@ class _About:
             hint = f"lock a wheel of {self.name} for torch {self.torch}, or build it with this torch"
             return f"{detail}; it was built for another torch than {self.torch}", hint
         same = self.torch.startswith(f"{built_for}.") or self.torch.split("+")[0] == built_for
-        reason = "of another C++ ABI or CUDA" if same else f"and torch {self.torch} is installed"
+        reason = f"and torch {self.torch} is installed"
         hint = f"lock torch {built_for}, or a wheel of {self.name} for torch {self.torch}"
         if same:
+            reason = "of another C++ ABI or CUDA"
             hint = f"lock a wheel of {self.name} for this torch's C++ ABI and CUDA, or build it with this torch"
         return f"{detail}; it was built for torch {built_for} {reason}", hint
 
     def no_code(self, gpu: str) -> tuple[str, str]:
         """A finding's detail and hint."""
-        locked = self.context.request.locked
-        code = [
-            one
-            for each in (locked.code if locked else ())
-            if each.package in self._names()
-            for one in (*each.sm, *each.ptx)
-        ]
+        code: list[str] = []
+        if self.context.request.locked:
+            for each in self.context.request.locked.code:
+                if each.package in self._names():
+                    code += [*each.sm, *each.ptx]
         known = f": it has code for {' '.join(code)}" if code else ""
         detail = f"{self.subject} has no code for {gpu}{known} (no kernel image is available)"
         return detail, f"name this GPU in [cuda] gpus and lock again: another wheel of {self.name}, or a build of it"

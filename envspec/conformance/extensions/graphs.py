@@ -53,9 +53,8 @@ def scatter(operation: Operation) -> None:
     operation.equal("segment_csr, sum of integers", reduce(values, ends, reduce="sum"), expected)
     values = operation.normal(len(index), _CHANNELS, seed=43)
     bound = limit("extensions.scatter.fp32", int(counts.max()))
-    expected, scale = (
-        torch.zeros_like(sums).index_add(0, index, each) for each in (values.double(), values.double().abs())
-    )
+    expected = torch.zeros_like(sums).index_add(0, index, values.double())
+    scale = torch.zeros_like(sums).index_add(0, index, values.double().abs())
     operation.close("segment_csr, sum", reduce(values, ends, reduce="sum"), expected, scale, bound)
 
 

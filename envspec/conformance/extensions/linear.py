@@ -29,12 +29,13 @@ def transformer_engine(operation: Operation) -> None:
     )
     for kind in ("integers", "normal numbers"):
         shapes = ((rows, width), (_OUTPUTS, width), (_OUTPUTS,))
-        if kind == "integers":
-            x, weight, bias = (
-                operation.integers(-1, 1, *shape, dtype=dtype, seed=91 + n) for n, shape in enumerate(shapes)
-            )
-        else:
-            x, weight, bias = (operation.normal(*shape, dtype=dtype, seed=94 + n) for n, shape in enumerate(shapes))
+        inputs = []
+        for number, shape in enumerate(shapes):
+            if kind == "integers":
+                inputs.append(operation.integers(-1, 1, *shape, dtype=dtype, seed=91 + number))
+            else:
+                inputs.append(operation.normal(*shape, dtype=dtype, seed=94 + number))
+        x, weight, bias = inputs
         with torch.no_grad():
             layer.weight.copy_(weight)
             layer.bias.copy_(bias)
@@ -53,13 +54,12 @@ def bitsandbytes(operation: Operation) -> None:
     """`functional.int8_linear_matmul(A, B)`, A @ B.t() in int32; `quantize_4bit` and `dequantize_4bit`."""
     functional, torch = operation.function("functional"), operation.torch
     rows, width = operation.size("rows") // 16 * 16, operation.size("width")
-    left, right = (
-        operation.integers(-127, 127, count, width, dtype="int8", seed=seed)
-        for seed, count in ((101, rows), (102, _OUTPUTS))
-    )
+    left = operation.integers(-127, 127, rows, width, dtype="int8", seed=101)
+    right = operation.integers(-127, 127, _OUTPUTS, width, dtype="int8", seed=102)
     found = operation.function("int8_linear_matmul", functional)(left, right)
     operation.equal("int8 matmul", found, left.double() @ right.double().t())
-    quantise, restore = (operation.function(f"{name}quantize_4bit", functional) for name in ("", "de"))
+    quantise = operation.function("quantize_4bit", functional)
+    restore = operation.function("dequantize_4bit", functional)
     types = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
     for kind in ("nf4", "fp4"):
         for name, dtype in types.items():

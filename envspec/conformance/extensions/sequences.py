@@ -35,17 +35,17 @@ def selective_scan(operation: Operation) -> None:
     batch, channels, length = operation.size("batch"), operation.size("channels"), operation.size("scan_length")
     states = operation.size("scan_states")
     # Without decay the states are sums of integers.
-    u, b, c = (
-        operation.integers(-1, 1, batch, count, length, seed=seed)
-        for seed, count in enumerate((channels, states, states), 11)
-    )
+    u = operation.integers(-1, 1, batch, channels, length, seed=11)
+    b = operation.integers(-1, 1, batch, states, length, seed=12)
+    c = operation.integers(-1, 1, batch, states, length, seed=13)
     ones, skip = torch.ones_like(u), operation.integers(-3, 3, channels, seed=14)
     right, _, _ = _scan(torch, u, ones, torch.zeros_like(ones[0, :, :states]), b, c, skip)
     found = scan(u, ones, torch.zeros(channels, states, device=operation.device), b, c, skip)
     operation.equal(f"integers in fp32, length {length}", found, right)
     for name, dtype in _types(operation).items():
         u = operation.normal(batch, channels, length, dtype=dtype, seed=15)
-        b, c = (operation.normal(batch, states, length, dtype=dtype, seed=seed) for seed in (16, 17))
+        b = operation.normal(batch, states, length, dtype=dtype, seed=16)
+        c = operation.normal(batch, states, length, dtype=dtype, seed=17)
         # Steps of 0.001 to 0.1, as Mamba begins with; decays of 1 to N.
         delta = operation.normal(batch, channels, length, seed=18).sigmoid() * 0.099 + 0.001
         delta = delta.to(u.dtype)
@@ -62,7 +62,7 @@ def _scan(torch: Any, *inputs: Any) -> tuple[Any, Any, Any]:
     u, delta, a, b, c, skip = (each.double() for each in inputs)
     states = a.shape[1]
     state = magnitude = error = torch.zeros(u.shape[0], u.shape[1], states, dtype=u.dtype, device=u.device)
-    results = []
+    results, scales, errors = [], [], []
     for t in range(u.shape[2]):
         exponent = delta[:, :, t, None] * a
         factor = exponent.exp()
@@ -72,16 +72,12 @@ def _scan(torch: Any, *inputs: Any) -> tuple[Any, Any, Any]:
         error = factor * (error + rounded * magnitude) + 4 * term.abs()
         state, magnitude = factor * state + term, factor * magnitude + term.abs()
         weights = c[:, None, :, t]
-        results.append(
-            (
-                (state * weights).sum(-1),
-                (magnitude * weights.abs()).sum(-1),
-                ((error + (states + 2) * magnitude) * weights.abs()).sum(-1),
-            )
-        )
-    right, scale, errors = (torch.stack(each, -1) for each in zip(*results))
+        results.append((state * weights).sum(-1))
+        scales.append((magnitude * weights.abs()).sum(-1))
+        errors.append(((error + (states + 2) * magnitude) * weights.abs()).sum(-1))
     direct = skip[:, None] * u
-    return right + direct, scale + direct.abs(), errors + 2 * direct.abs()
+    right, scale = torch.stack(results, -1) + direct, torch.stack(scales, -1) + direct.abs()
+    return right, scale, torch.stack(errors, -1) + 2 * direct.abs()
 
 
 def causal_conv1d(operation: Operation) -> None:
@@ -94,18 +90,18 @@ def causal_conv1d(operation: Operation) -> None:
     for name, dtype in _types(operation).items():
         # Vectors of 16 bytes, and what is left of them; the layout by channel has kernels of its own.
         for length, by_channel in ((odd, False), (odd - odd % 8, False), (odd, True)):
-            layout = f"{name}, length {length}{', by channel' if by_channel else ''}"
+            layout = f"{name}, length {length}"
+            if by_channel:
+                layout += ", by channel"
             # 4 * 7 * 7 + 9 <= 256: exact in bf16.
-            shapes = ((batch, channels, length), (channels, _TAPS), (channels,))
-            x, weight, bias = (
-                operation.integers(-high, high, *shape, dtype=dtype, seed=seed)
-                for seed, (high, shape) in enumerate(zip((7, 7, 9), shapes), 21)
-            )
+            x = operation.integers(-7, 7, batch, channels, length, dtype=dtype, seed=21)
+            weight = operation.integers(-7, 7, channels, _TAPS, dtype=dtype, seed=22)
+            bias = operation.integers(-9, 9, channels, dtype=dtype, seed=23)
             right, _ = _convolution(operation.torch, x, weight, bias)
             operation.equal(f"integers in {layout}", convolve(_laid(x, by_channel=by_channel), weight, bias), right)
-            x, weight, bias = (
-                operation.normal(*shape, dtype=dtype, seed=seed) for seed, shape in enumerate(shapes, 31)
-            )
+            x = operation.normal(batch, channels, length, dtype=dtype, seed=31)
+            weight = operation.normal(channels, _TAPS, dtype=dtype, seed=32)
+            bias = operation.normal(channels, dtype=dtype, seed=33)
             sums, scale = _convolution(operation.torch, x, weight, bias)
             found = convolve(_laid(x, by_channel=by_channel), weight, bias, activation="silu")
             bound_k = math.ceil(1.1 * (_TAPS + 1) + 6 + 2 * float(sums.abs().max()))
