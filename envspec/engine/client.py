@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -157,8 +158,9 @@ def _connected(opened: contextlib.ExitStack, address: EngineAddress, settings: M
     from docker.constants import MINIMUM_DOCKER_API_VERSION
 
     # requests accepts both timeouts; the SDK's adapters for sockets accept one only.
-    over_tcp = address.url.startswith(("tcp://", "http://", "https://"))
-    settings = {**settings, "timeout": (_CONNECT_S, _TIMEOUT_S) if over_tcp else _TIMEOUT_S}
+    settings = {**settings, "timeout": _TIMEOUT_S}
+    if address.url.startswith(("tcp://", "http://", "https://")):
+        settings["timeout"] = (_CONNECT_S, _TIMEOUT_S)
     probe = opened.enter_context(_client(settings, MINIMUM_DOCKER_API_VERSION))
     version = probe.version(api_version=False)
     client = opened.enter_context(_client(settings, version["ApiVersion"]))
@@ -167,20 +169,21 @@ def _connected(opened: contextlib.ExitStack, address: EngineAddress, settings: M
 
 def engine_info(version: Mapping[str, Any], info: Mapping[str, Any]) -> EngineInfo:
     """Parse the responses to `GET /version` and `GET /info`."""
-    components = [str(row.get("Name", "")) for row in version.get("Components") or ()]
-    security = [str(option) for option in info.get("SecurityOptions") or ()]
-    status = [str(value) for row in info.get("DriverStatus") or () for value in row]
-    is_podman = any("podman" in name.lower() for name in components)
+    components = " ".join(str(row.get("Name", "")) for row in version.get("Components") or ())
+    security = " ".join(map(str, info.get("SecurityOptions") or ()))
     system = str(version.get("Os") or info.get("OSType") or "linux")
-    architecture = str(version.get("Arch", "")).replace("aarch64", "arm64")
+    platform = None
+    if system == "linux":
+        architecture = str(version.get("Arch", "")).replace("aarch64", "arm64")
+        platform = _PLATFORMS.get(architecture)
     return EngineInfo(
-        name="podman" if is_podman else "docker",
+        name="podman" if "podman" in components.lower() else "docker",
         version=str(version.get("Version") or info.get("ServerVersion") or "of an unknown version"),
-        platform=_PLATFORMS.get(architecture) if system == "linux" else None,
+        platform=platform,
         memory_bytes=int(info.get("MemTotal") or 0),
-        containerd_store="io.containerd.snapshotter.v1" in status,
-        rootless=any("rootless" in option for option in security),
-        selinux=any("selinux" in option for option in security),
+        containerd_store="io.containerd.snapshotter.v1" in chain.from_iterable(info.get("DriverStatus") or ()),
+        rootless="rootless" in security,
+        selinux="selinux" in security,
     )
 
 
@@ -201,8 +204,9 @@ def _settings(environ: Mapping[str, str]) -> tuple[EngineAddress, dict[str, Any]
     from docker.utils import kwargs_from_env, parse_host
 
     default = EngineAddress(_NPIPE if sys.platform == "win32" else _UNIX, AddressSource.DEFAULT)
-    host = environ.get("DOCKER_HOST", "")
-    address = EngineAddress(host, AddressSource.HOST) if host else default
+    address = default
+    if host := environ.get("DOCKER_HOST", ""):
+        address = EngineAddress(host, AddressSource.HOST)
     try:
         # For an empty mapping the SDK would read this process's environment.
         settings = dict(kwargs_from_env({"DOCKER_HOST": host, **environ}))
@@ -220,7 +224,10 @@ def _settings(environ: Mapping[str, str]) -> tuple[EngineAddress, dict[str, Any]
         if context.Name == "default" or not url:
             return default, settings | {"base_url": default.url}
         address = EngineAddress(url, AddressSource.CONTEXT, context.Name)
-        return address, {"base_url": url} | ({"tls": context.TLSConfig} if context.TLSConfig else {})
+        settings = {"base_url": url}
+        if context.TLSConfig:
+            settings["tls"] = context.TLSConfig
+        return address, settings
     except (DockerException, ValueError) as error:
         raise _bad_address(address, error) from error
 

@@ -133,7 +133,9 @@ class ContainerSettings(ContainerOptions):
     @property
     def address(self) -> str | None:
         """The address on which services listen; None for all, which only the container's own network reaches."""
-        return _LOOPBACK if self.serving and self.network == "host" else None
+        if self.serving and self.network == "host":
+            return _LOOPBACK
+        return None
 
     def is_mounted(self, path: str) -> bool:
         return _is_mounted(path, self.mounts)
@@ -146,13 +148,11 @@ class ContainerSettings(ContainerOptions):
 
     def without_port(self, taken: int | None, another: Callable[[], int]) -> ContainerSettings:
         """A copy with other machine ports for services. taken: the port in use, None for any."""
-        return replace(
-            self,
-            ports=tuple(
-                replace(port, host=another()) if port.service and taken in {None, port.host} else port
-                for port in self.ports
-            ),
-        )
+        ports = list(self.ports)
+        for place, port in enumerate(ports):
+            if port.service and taken in {None, port.host}:
+                ports[place] = replace(port, host=another())
+        return replace(self, ports=tuple(ports))
 
 
 def container_settings(
@@ -175,10 +175,11 @@ def container_settings(
     home = "/root" if user.uid == 0 else f"/home/{user.name}"
     gpus, warnings = _gpus(lock, options.gpus)
     env, mounts, made = _caches(lock, home, folders)
-    work = (Mount(folders.work, lock.image.workdir),) if folders.work else ()
-    mounts = _distinct((*work, *mounts), options.mounts)
-    made = made if folders.work else (lock.image.workdir, *made)
-    made = tuple(path for path in made if not is_of_the_system(path))
+    if folders.work:
+        mounts = (Mount(folders.work, lock.image.workdir), *mounts)
+    else:
+        made = (lock.image.workdir, *made)
+    mounts = _distinct(mounts, options.mounts)
     ports = options.ports
     serving: tuple[int, ...] = ()
     if start is StartMode.SERVICES:
@@ -198,7 +199,7 @@ def container_settings(
         mounts=mounts,
         ports=ports,
         serving=serving,
-        made=tuple(path for path in made if not _is_mounted(path, mounts)),
+        made=tuple(path for path in made if not (is_of_the_system(path) or _is_mounted(path, mounts))),
         shm_bytes=options.shm_bytes or max(_MIN_SHM_BYTES, engine.memory_bytes // 2),
         gpus=gpus,
         devices=options.devices,
@@ -231,11 +232,13 @@ def rdma_devices(folder: Path = Path("/dev/infiniband")) -> tuple[str, ...]:
 
 
 def _gpus(lock: Lock, requested: Gpus | tuple[str, ...]) -> tuple[Gpus | tuple[str, ...], tuple[str, ...]]:
-    if lock.is_for_gpus:
-        return (Gpus.ALL if requested is Gpus.AS_LOCKED else requested), ()
-    if requested in (Gpus.AS_LOCKED, Gpus.NONE):
-        return Gpus.NONE, ()
-    return Gpus.NONE, (f"{lock.name} has no CUDA: the container gets no GPU",)
+    if not lock.is_for_gpus:
+        if requested in (Gpus.AS_LOCKED, Gpus.NONE):
+            return Gpus.NONE, ()
+        return Gpus.NONE, (f"{lock.name} has no CUDA: the container gets no GPU",)
+    if requested is Gpus.AS_LOCKED:
+        return Gpus.ALL, ()
+    return requested, ()
 
 
 def _is_mounted(path: str, mounts: Sequence[Mount]) -> bool:
@@ -258,8 +261,10 @@ def _named(user: User) -> User:
 
 def _caches(lock: Lock, home: str, folders: HostFolders) -> tuple[dict[str, str], tuple[Mount, ...], tuple[str, ...]]:
     """The caches of libraries: variables, mounts, and folders to create."""
-    names = {package.name for part in lock.resolutions for package in part.packages}
-    names |= {package.name.replace("_", "-").lower() for part in lock.resolutions for package in part.conda}
+    names: set[str] = set()
+    for part in lock.resolutions:
+        names |= {package.name for package in part.packages}
+        names |= {package.name.replace("_", "-").lower() for package in part.conda}
     env: dict[str, str] = {}
     mounts: list[Mount] = []
     made = [home, f"{home}/.cache"]
@@ -277,18 +282,22 @@ def _caches(lock: Lock, home: str, folders: HostFolders) -> tuple[dict[str, str]
         path = f"{home}/.cache/huggingface"
         made.append(path)
         env["HF_HOME"] = path
-        mounts += [Mount(source, f"{path}/{below}" if below else path) for below, source in folders.hub]
+        mounts += [Mount(source, _plain(f"{path}/{below}")) for below, source in folders.hub]
     return env, tuple(mounts), tuple(made)
 
 
 def _ports(lock: Lock, requested: Sequence[Port]) -> tuple[Port, ...]:
     """The services' ports on loopback, unless the user publishes them."""
     published = {port.container for port in requested}
-    own = (
-        Port(each.port, each.port if each.port >= _RESERVED_PORTS else _PORT_OFFSET + each.port, service=each.name)
-        for each in lock.image.services
-    )
-    return (*(port for port in own if port.container not in published), *requested)
+    own = []
+    for each in lock.image.services:
+        if each.port in published:
+            continue
+        host = each.port
+        if host < _RESERVED_PORTS:
+            host += _PORT_OFFSET
+        own.append(Port(each.port, host, service=each.name))
+    return (*own, *requested)
 
 
 def _distinct(own: Sequence[Mount], requested: Sequence[Mount]) -> tuple[Mount, ...]:
@@ -369,14 +378,16 @@ def _device_request(settings: ContainerSettings) -> dict[str, Any]:
     named = settings.gpus if isinstance(settings.gpus, tuple) else ()
     if settings.cdi:
         return {"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={each}" for each in named or ("all",)]}
-    chosen: dict[str, Any] = {"DeviceIDs": list(named)} if named else {"Count": -1}
-    return {"Driver": "", "Capabilities": [["gpu"]], **chosen}
+    request: dict[str, Any] = {"Driver": "", "Capabilities": [["gpu"]]}
+    if named:
+        return {**request, "DeviceIDs": list(named)}
+    return {**request, "Count": -1}
 
 
 def _bindings(settings: ContainerSettings) -> dict[str, list[dict[str, str]]]:
     bindings: dict[str, list[dict[str, str]]] = {}
     for port in settings.ports:
-        binding = {"HostIp": port.address, "HostPort": str(port.host) if port.host else ""}
+        binding = {"HostIp": port.address, "HostPort": str(port.host or "")}
         inside = settings.listening.get(port.container, port.container)
         bindings.setdefault(f"{inside}/tcp", []).append(binding)
     return bindings

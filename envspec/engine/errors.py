@@ -94,9 +94,11 @@ class EngineAddress:
         return host not in {"localhost", "::1"} and not host.startswith("127.")
 
     def __str__(self) -> str:
-        who = f"context {self.context}" if self.named is AddressSource.CONTEXT else self.named.value
-        is_plain = self.named in (AddressSource.DEFAULT, AddressSource.PODMAN)
-        return self.url if is_plain else f"{self.url} ({who})"
+        if self.named in (AddressSource.DEFAULT, AddressSource.PODMAN):
+            return self.url
+        if self.named is AddressSource.CONTEXT:
+            return f"{self.url} (context {self.context})"
+        return f"{self.url} ({self.named.value})"
 
 
 def unreachable(
@@ -135,10 +137,12 @@ def _none_local(reason: str, address: EngineAddress, system: str, programs: Coll
         )
     if not {"docker", "dockerd"} & set(programs):
         return NoEngine(f"Podman's API is not running: {reason} ({address})", hint=f"start it: {_START_PODMAN}")
-    podman = f", or Podman's API ({_START_PODMAN})" if "podman" in programs else ""
+    start = "start Docker (`systemctl start docker`)"
+    if "podman" in programs:
+        start += f", or Podman's API ({_START_PODMAN})"
     return NoEngine(
         f"Docker is installed but not running: {reason} ({address})",
-        hint=f"start Docker (`systemctl start docker`){podman}; in a container, mount its host's socket",
+        hint=f"{start}; in a container, mount its host's socket",
     )
 
 
@@ -181,7 +185,9 @@ def root_of(error: BaseException) -> BaseException:
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower() if error.strerror[:2].istitle() else error.strerror
+        if error.strerror[:2].istitle():
+            return error.strerror.lower()
+        return error.strerror
     if type(error).__name__.endswith("Timeout"):
         return "it accepts connections but does not respond"
     status = getattr(error, "status_code", None)
@@ -191,7 +197,9 @@ def _reason(error: BaseException) -> str:
 
 
 def _variable(address: EngineAddress) -> str:
-    return "DOCKER_CONTEXT (`docker context use default`)" if address.named is AddressSource.CONTEXT else "DOCKER_HOST"
+    if address.named is AddressSource.CONTEXT:
+        return "DOCKER_CONTEXT (`docker context use default`)"
+    return "DOCKER_HOST"
 
 
 #: (pattern in an engine's message, error, message, hint); {1} is the pattern's group, {0} the whole message.

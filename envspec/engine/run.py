@@ -133,7 +133,7 @@ def forwarded_signals(send: Callable[[str], None], resized: Callable[[], None]) 
 
     thread = threading.Thread(target=forward, name="container-signals", daemon=True)
     thread.start()
-    numbers = (*_FORWARDED, *((_RESIZED,) if _RESIZED else ()))
+    numbers = filter(None, (*_FORWARDED, _RESIZED))
     before = {number: signal.signal(number, on_signal) for number in numbers}
     try:
         yield
@@ -272,7 +272,8 @@ def account_files(passwd: bytes, group: bytes, user: User, home: str) -> dict[st
         return {}
     shell = f"{user.name}:x:{user.uid}:{user.gid}:{user.name}:{home}:/bin/sh\n".encode()
     files = {"etc/passwd": shell + passwd}
-    if f":{user.gid}:".encode() not in b"".join(line.partition(b":")[2] for line in group.splitlines(keepends=True)):
+    without_names = b"".join(line.partition(b":")[2] for line in group.splitlines(keepends=True))
+    if f":{user.gid}:".encode() not in without_names:
         files["etc/group"] = group + f"{user.name}:x:{user.gid}:\n".encode()
     return files
 
@@ -397,7 +398,9 @@ def only_file(chunks: Iterable[bytes], path: str) -> bytes:
             )
     with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
         member = tar.next()
-        file = tar.extractfile(member) if member is not None and member.isreg() else None
+        if member is None or not member.isreg():
+            return b""
+        file = tar.extractfile(member)
         return file.read() if file else b""
 
 

@@ -19,7 +19,7 @@ from envspec.installer.request import InstallRequest, InstallStage
 from envspec.installer.staging import StagingFolder, site_packages
 from envspec.io.archives import PathOwners, link_above, path_problem
 from envspec.io.cache import CONDA_PACKAGES
-from envspec.verifier.record import DATA
+from envspec.verifier.record import path_below
 
 #: The longest path that conda packages have room for: their placeholder has 255 characters with its end.
 LONGEST_PREFIX = 254
@@ -77,7 +77,9 @@ def files_before(site: Path) -> dict[str, str]:
     for folder, names, files in os.walk(site):
         links = [name for name in names if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
         inner = os.path.relpath(folder, site)
-        paths = (name if inner == "." else f"{inner}/{name}" for name in (*files, *links))
+        if inner == ".":
+            inner = ""
+        paths = (posixpath.join(inner, name) for name in (*files, *links))
         owners.update(dict.fromkeys(paths, "the environment's Python"))
     for path in sorted((site / "conda-meta").glob("*.json")):
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -114,11 +116,7 @@ def check_ownership(
     # Equal hashes are no conflict, nor is a path that one RECORD lists twice.
     wheels = PathOwners[tuple[str, str]](lambda one, other: one[0] == other[0] or one[1] == other[1] != "")
     folders: set[str] = set()
-    shared = {
-        path.removeprefix(DATA) if path.startswith(DATA) else f"{os.path.relpath(folder, site)}/{path}"
-        for path in owners
-        for folder in site_packages(site)
-    }
+    shared = _shared(site, owners)
     for name, owner, digest in _recorded(site, before):
         if name in before:
             raise NoSolution(
@@ -141,6 +139,15 @@ def check_ownership(
     for name, owner in before.items():
         if states[name] != _state(site / name):
             raise NoSolution(f"{name} of {owner} was changed while wheels were installed", hint=_PUBLISHED)
+
+
+def _shared(site: Path, owners: Mapping[str, str]) -> set[str]:
+    """The files that several packages have, by their paths below `site`."""
+    shared: set[str] = set()
+    for folder in site_packages(site):
+        inside = os.path.relpath(folder, site)
+        shared.update(path_below(path, inside) for path in owners)
+    return shared
 
 
 def _recorded(site: Path, before: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:

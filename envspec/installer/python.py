@@ -40,24 +40,27 @@ async def find_python(request: InstallRequest, context: Context) -> Interpreter:
     named = request.python
     if named is None and request.resolution.on_top_of:
         # The Python whose pip listed the packages, as a rule.
-        named = Path(found) if (found := shutil.which("python3", path=context.environ.get("PATH"))) else None
+        found = shutil.which("python3", path=context.environ.get("PATH"))
+        named = Path(found) if found else None
     if named is not None:
         return await _named(named, locked, context)
-    variables = uv.environ(context)
-    exact = await uv.run_uv(["python", "find", "--no-project", "--system", locked.version], variables)
-    if exact.status == 0 and exact.lines:
-        interpreter = await probe_interpreter(Path(exact.lines[-1]), context.environ)
-        if interpreter is not None and interpreter.version == locked.version:
-            return interpreter
-    other = await uv.run_uv(["python", "find", "--no-project", "--system", locked.series], variables)
-    near = (
-        await probe_interpreter(Path(other.lines[-1]), context.environ) if other.status == 0 and other.lines else None
-    )
+    exact = await _installed(locked.version, context)
+    if exact is not None and exact.version == locked.version:
+        return exact
+    near = await _installed(locked.series, context)
     instead = f"; or use the installed one: --python {near.path} ({near.version})" if near else ""
     raise UnfitMachine(
         f"the lock is for Python {locked.version} without a build of it, and this machine has none",
         hint=f"`uv python install {locked.version}`, or use another {locked.series}: --python PATH{instead}",
     )
+
+
+async def _installed(version: str, context: Context) -> Interpreter | None:
+    """The interpreter that uv finds on this machine for a version or a series."""
+    ended = await uv.run_uv(["python", "find", "--no-project", "--system", version], uv.environ(context))
+    if ended.status != 0 or not ended.lines:
+        return None
+    return await probe_interpreter(Path(ended.lines[-1]), context.environ)
 
 
 async def _named(path: Path, locked: Python, context: Context) -> Interpreter:
@@ -98,11 +101,9 @@ async def unpack(archive: Path, site: StagingFolder, locked: Python, context: Co
     path = site.path / FOLDER / BUILD / "bin" / f"python{locked.series}"
     interpreter = await probe_interpreter(path, context.environ)
     if interpreter is None or interpreter.version != locked.version:
-        what = (
-            f"is Python {interpreter.version}"
-            if interpreter
-            else f"has no bin/python{locked.series} that runs on this machine"
-        )
+        what = f"has no bin/python{locked.series} that runs on this machine"
+        if interpreter:
+            what = f"is Python {interpreter.version}"
         raise BadPython(archive.name, f"{what}; the lock requires {locked.version}")
     return interpreter
 
@@ -144,8 +145,9 @@ async def make_venv(interpreter: Interpreter, request: InstallRequest, context: 
         raise uv.error_of(ended, variables)
     if below:
         _check_beneath(request.resolution, below, interpreter.path)
-        for folder in site_packages(site.path) if below.nested else ():
-            line = f"import site; site.addsitedir({below.nested!r})\n"
+    if below and below.nested:
+        line = f"import site; site.addsitedir({below.nested!r})\n"
+        for folder in site_packages(site.path):
             (folder / PATH_FILE).write_text(line, encoding="utf-8")
 
 
@@ -183,13 +185,14 @@ async def python_path(python: Path, environ: Mapping[str, str]) -> PythonPath:
 
 def _check_beneath(resolution: Resolution, below: PythonPath, python: Path) -> None:
     expected = [ExpectedPackage(each.name, each.version, each.record_sha256) for each in resolution.installed]
-    folders = [folder for each in below.folders if (folder := Path(each)).is_dir()]
+    folders = [folder for folder in map(Path, below.folders) if folder.is_dir()]
     found = list(compare_beneath(expected, folders))
     if found:
         place = resolution.on_top_of.source if resolution.on_top_of else ""
-        shown = "".join(f"\n  {each.package}: {each.text}" for each in found[:_MOST_SHOWN])
-        more = f"\n  and {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else ""
+        lines = [f"{each.package}: {each.text}" for each in found[:_MOST_SHOWN]]
+        if len(found) > _MOST_SHOWN:
+            lines.append(f"and {len(found) - _MOST_SHOWN} more")
         raise UnfitMachine(
-            f"{python} does not have the packages of {place}, on top of which the lock is:{shown}{more}",
+            "\n  ".join([f"{python} does not have the packages of {place}, on top of which the lock is:", *lines]),
             hint="name the Python that has them by --python; or list its packages again, and lock again",
         )

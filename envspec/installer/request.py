@@ -71,12 +71,16 @@ def read_host(resolution: Resolution) -> HostFacts:
         return HostFacts(local, _glibc(), {}, frozenset())
     from rattler import VirtualPackage
 
-    detected = [each.into_generic() for each in VirtualPackage.detect()]
-    found = {each.name.normalized: each for each in detected}
-    cpus = {str(found["__archspec"].build_string)} if "__archspec" in found else set()
+    virtual: dict[str, str] = {}
+    cpus: set[str] = set()
+    for each in VirtualPackage.detect():
+        package = each.into_generic()
+        virtual[package.name.normalized] = str(package.version)
+        if package.name.normalized == "__archspec":
+            cpus.add(str(package.build_string))
     if local is Platform.LINUX_64:
         cpus |= x86_levels(_flags())
-    return HostFacts(local, _glibc(), {name: str(each.version) for name, each in found.items()}, frozenset(cpus))
+    return HostFacts(local, _glibc(), virtual, frozenset(cpus))
 
 
 def resolution_for(lock: Lock, local: Platform, requested: Platform | None) -> Resolution:
@@ -148,7 +152,7 @@ def _missing_for_wheels(resolution: Resolution, host: HostFacts) -> list[str]:
         return []
     whose = sorted(name for name, need in needs.items() if need == newest)
     has = "it has {}.{}".format(*host.glibc) if host.glibc else "it has another C library"
-    return [f"{_few(whose)} need{'s' if len(whose) == 1 else ''} glibc {newest[0]}.{newest[1]}, {has}"]
+    return [f"{_need(whose)} glibc {newest[0]}.{newest[1]}, {has}"]
 
 
 def _missing_for_conda(packages: Sequence[CondaPackage], host: HostFacts) -> list[str]:
@@ -161,7 +165,7 @@ def _missing_for_conda(packages: Sequence[CondaPackage], host: HostFacts) -> lis
     for depends, whose in sorted(required.items()):
         problem = _missing(depends, host)
         if problem:
-            problems.append(f"{_few(whose)} need{'s' if len(whose) == 1 else ''} {depends}, {problem}")
+            problems.append(f"{_need(whose)} {depends}, {problem}")
     return problems
 
 
@@ -174,13 +178,21 @@ def _missing(depends: str, host: HostFacts) -> str | None:
     name = depends.split(maxsplit=1)[0]
     if name not in host.virtual:
         return "which it does not have"
-    builds = sorted(host.cpus) if name == "__archspec" else ["0"]
+    builds, problem = ["0"], f"it has {host.virtual[name]}"
+    if name == "__archspec":
+        builds = sorted(host.cpus)
+        problem = f"it is {', '.join(builds)}"
     for build in builds:
         record = PackageRecord(name, host.virtual[name], BuildString(build), 0, host.platform.value)
         if spec.matches(record):
             return None
-    return f"it is {', '.join(builds)}" if name == "__archspec" else f"it has {host.virtual[name]}"
+    return problem
 
 
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
+def _need(names: Sequence[str]) -> str:
+    """`a 1.0 needs`, `a 1.0, b 2.0 need`, with at most three names."""
+    if len(names) == 1:
+        return f"{names[0]} needs"
+    if len(names) <= 3:
+        return f"{', '.join(names)} need"
+    return f"{', '.join(names[:2])} and {len(names) - 2} more need"

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -30,7 +31,7 @@ from envspec.names import normalised
 from envspec.verifier.hashing import STRONG, ExpectedFile, hash_all
 from envspec.verifier.installed import entries_of_owners, right_rows
 from envspec.verifier.record import RecordEntry
-from envspec.verifier.scan import Distribution, distributions, find_environment
+from envspec.verifier.scan import Distribution, PythonEnvironment, distributions, find_environment
 from envspec.verifier.types import Drift
 
 # Variables of the network and of the paths of programs and Pythons; none that affects what is installed.
@@ -64,7 +65,7 @@ def environ(context: Context) -> dict[str, str]:
     # No proxy for loopback, as for envspec's own requests.
     exempt = context.environ.get("no_proxy") or context.environ.get("NO_PROXY") or ""
     exempt = f"{exempt},{_LOOPBACK}".lstrip(",")
-    return {
+    variables = {
         **inherited,
         "NO_PROXY": exempt,
         "no_proxy": exempt,
@@ -77,8 +78,10 @@ def environ(context: Context) -> dict[str, str]:
         # As for envspec's own requests; uv has a list of its own.
         "UV_SYSTEM_CERTS": "1",
         "UV_PYTHON_DOWNLOADS": "never",
-        **({"UV_OFFLINE": "1"} if context.is_offline else {}),
     }
+    if context.is_offline:
+        variables["UV_OFFLINE"] = "1"
+    return variables
 
 
 async def run_uv(arguments: Sequence[str], variables: Mapping[str, str], site: StagingFolder | None = None) -> Finished:
@@ -107,7 +110,7 @@ def error_of(ended: Finished, variables: Mapping[str, str]) -> EnvspecError:
         r"|\b([\w.-]+) was not found in the (?:cache|package registry)",
         text,
     )
-    who = " ".join(part for part in name.groups() if part) if name else "the wheels"
+    who = " ".join(filter(None, name.groups())) if name else "the wheels"
     if mismatch := re.search(r"Expected:\s+((?:sha\w+:\w+\s+)+)Computed:\s+(\S+)", text):
         locked = ", ".join(mismatch[1].split()).replace("sha256:", "")
         return WrongHash(
@@ -142,8 +145,9 @@ def error_of(ended: Finished, variables: Mapping[str, str]) -> EnvspecError:
 
 def _end_of(status: int) -> str:
     number = -status if status < 0 else status - 128
-    known = number in set(map(int, signal.Signals))
-    return f"was killed by {signal.Signals(number).name}" if known else f"exited with status {status}"
+    if number in set(map(int, signal.Signals)):
+        return f"was killed by {signal.Signals(number).name}"
+    return f"exited with status {status}"
 
 
 _AGAIN: Final = "run the same command again; fetched files are kept"
@@ -225,8 +229,10 @@ async def install(request: InstallRequest, context: Context, site: StagingFolder
         context.reporter.warning(f"{', '.join(changed)}: {why}: fetched again")
         if (ended := await run_uv(["cache", "clean", *changed], variables, site)).status != 0:
             raise error_of(ended, variables)
-        again = [word for name in changed for word in ("--reinstall-package", name)]
-        await _run_with_retries([*arguments, *again], variables, context, site)
+        again = list(arguments)
+        for name in changed:
+            again += ["--reinstall-package", name]
+        await _run_with_retries(again, variables, context, site)
 
     try:
         await _run_with_retries(arguments, variables, context, site)
@@ -259,8 +265,7 @@ async def _put_files_of_owners(
     uv keeps whichever it installs last. arguments: by which uv has installed all of them.
     """
     environment = find_environment(site.path)
-    wheels = [each for folder in environment.sites for each in distributions(folder)]
-    entries = entries_of_owners(wheels, environment, owners_of(request.resolution.shared))
+    entries = entries_of_owners(_wheels(environment), environment, owners_of(request.resolution.shared))
     expected = [ExpectedFile(path, {(entry.algorithm, entry.digest): None}) for path, (_, entry) in entries.items()]
     others = [each.path for each in hash_all(expected, str(environment.prefix)) if each.drift is not None]
     for owner in sorted({entries[path][0] for path in others}):
@@ -275,6 +280,10 @@ async def _put_files_of_owners(
                 inside = path.partition("/site-packages/")[2] or path
                 (folder / inside).replace(environment.prefix / path)
         remove_tree(folder)
+
+
+def _wheels(environment: PythonEnvironment) -> list[Distribution]:
+    return list(chain.from_iterable(map(distributions, environment.sites)))
 
 
 async def _run_with_retries(
@@ -320,9 +329,28 @@ def changed_in_cache(prefix: Path, wrong_records: Mapping[str, Mapping[str, str 
     packages install may be that of any of them. wrong_records: see `Expected`.
     """
     environment = find_environment(prefix)
-    packages = [each for site in environment.sites for each in distributions(site)]
+    wheels = _wheels(environment)
+    newer = _newer_files(wheels, environment)
+    if not newer:
+        return []
+    owners: dict[str, list[str]] = {}
+    for found in wheels:
+        rights = right_rows(found, environment, wrong_records)
+        for expected, entry in _rows_of(found, newer):
+            right = rights.get(expected.path)
+            expected.hashes.update(right.hashes if right else {(entry.algorithm, entry.digest): None})
+            owners.setdefault(expected.path, []).append(found.name)
+    names: set[str] = set()
+    for each in hash_all(newer.values(), str(environment.prefix)):
+        if each.drift is Drift.CHANGED:
+            names.update(owners[each.path])
+    return sorted(names)
+
+
+def _newer_files(wheels: Iterable[Distribution], environment: PythonEnvironment) -> dict[str, ExpectedFile]:
+    """Absolute path -> a file that uv has linked and that is newer than its wheel's metadata, without its hashes."""
     newer: dict[str, ExpectedFile] = {}
-    for found in packages:
+    for found in wheels:
         try:
             unpacked_ns = min((found.site / found.folder / name).stat().st_mtime_ns for name in ("METADATA", "WHEEL"))
         except FileNotFoundError:
@@ -336,15 +364,7 @@ def changed_in_cache(prefix: Path, wrong_records: Mapping[str, Mapping[str, str 
             if entry.algorithm in STRONG and state.st_nlink > 1 and state.st_mtime_ns > unpacked_ns:
                 path = environment.relative(root + entry.path)
                 newer[root + entry.path] = ExpectedFile(path, {}, entry.size_bytes or 0)
-    owners: dict[str, list[str]] = {}
-    for found in packages if newer else ():
-        rights = right_rows(found, environment, wrong_records)
-        for expected, entry in _rows_of(found, newer):
-            right = rights.get(expected.path)
-            expected.hashes.update(right.hashes if right else {(entry.algorithm, entry.digest): None})
-            owners.setdefault(expected.path, []).append(found.name)
-    changed = (each for each in hash_all(newer.values(), str(environment.prefix)) if each.drift is Drift.CHANGED)
-    return sorted({name for each in changed for name in owners[each.path]})
+    return newer
 
 
 def _rows_of(found: Distribution, files: Mapping[str, ExpectedFile]) -> Iterator[tuple[ExpectedFile, RecordEntry]]:
@@ -357,10 +377,9 @@ def _rows_of(found: Distribution, files: Mapping[str, ExpectedFile]) -> Iterator
 
 def _with_built(resolution: Resolution) -> Resolution:
     """The resolution with the wheels built from sources in the place of published ones."""
-    packages = tuple(
-        replace(each, file=WheelFile(DEFAULT_INDEX, each.built.filename, each.built.sha256, each.built.size_bytes))
-        if each.built
-        else each
-        for each in resolution.packages
-    )
-    return replace(resolution, packages=packages)
+    packages = list(resolution.packages)
+    for place, each in enumerate(packages):
+        if each.built:
+            file = WheelFile(DEFAULT_INDEX, each.built.filename, each.built.sha256, each.built.size_bytes)
+            packages[place] = replace(each, file=file)
+    return replace(resolution, packages=tuple(packages))

@@ -59,7 +59,8 @@ def compare(expected: Expected, installed: Installed) -> VerifyResult:
             findings.append(DriftFinding(files.owners[each.path], Drift.LINK, each.path, first, each.link))
     findings += _unowned(expected, installed)
     compared, wrong = compare_bytecode(environment.prefix / path for path in installed.bytecode)
-    findings += (bytecode_finding(path, reason, installed) for path, reason in wrong)
+    for file, reason in wrong:
+        findings.append(bytecode_finding(file, reason, installed))
     locked = {normalised(each.name): each.record_sha256 is not None for each in expected.packages}
     has_digest = [locked.get(one.name) for one in installed.wheels]
     counts = VerifyCounts(
@@ -100,7 +101,9 @@ def _correct(expected: Expected, installed: Installed) -> None:
 def _unowned(expected: Expected, installed: Installed) -> Iterator[DriftFinding]:
     """Files in site-packages that no package lists, and bytecode whose source is missing."""
     environment, owners = installed.environment, installed.files.owners
-    own = [f"{environment.relative(site)}/{_PATH_FILE}" for site in environment.sites] if expected.beneath else []
+    own: list[str] = []
+    if expected.beneath:
+        own = [f"{environment.relative(site)}/{_PATH_FILE}" for site in environment.sites]
     for path in installed.paths:
         if path not in owners and path not in own and not is_known(environment.prefix / path):
             yield DriftFinding("", Drift.UNOWNED, path)
@@ -155,8 +158,10 @@ def _distribution(
 
 def compare_beneath(expected: Sequence[ExpectedPackage], folders: Sequence[Path]) -> Iterator[DriftFinding]:
     """How packages differ from those that a lock is on top of. folders: of Python's path, in order."""
+    if not expected:
+        return
     found: dict[str, Distribution] = {}
-    for folder in folders if expected else ():
+    for folder in folders:
         # What can't be read is missing for Python too.
         with suppress(OSError):
             for one in distributions(folder):

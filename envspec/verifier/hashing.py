@@ -109,7 +109,10 @@ def hash_all(expected: Iterable[ExpectedFile], root: str) -> list[HashedFile]:
     workers = max(1, min(32, os.cpu_count() or 1))
     with ThreadPoolExecutor(workers) as pool:
         jobs = [pool.submit(work) for _ in range(workers)]
-        return sorted((each for job in jobs for each in job.result()), key=lambda each: each.path)
+    hashed: list[HashedFile] = []
+    for job in jobs:
+        hashed += job.result()
+    return sorted(hashed, key=lambda each: each.path)
 
 
 def _compare(expected: ExpectedFile, resolve: Callable[[str], tuple[str, bool, str]], buffer: bytearray) -> HashedFile:
@@ -185,11 +188,9 @@ def _compare_bytecode(path: Path) -> BytecodeState:
     if source is None or not source.is_file():
         # Python does not import it: below __pycache__ it needs its source.
         return BytecodeState.WITHOUT_SOURCE
-    return (
-        BytecodeState.BY_SOURCE
-        if importlib.util.source_hash(source.read_bytes()) == head[8:16]
-        else BytecodeState.DIFFERS
-    )
+    if importlib.util.source_hash(source.read_bytes()) == head[8:16]:
+        return BytecodeState.BY_SOURCE
+    return BytecodeState.DIFFERS
 
 
 def compare_bytecode(paths: Iterable[Path]) -> tuple[Counter[BytecodeState], list[tuple[Path, str]]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from envspec.verifier.hashing import STRONG, ExpectedFile, from_hex, from_record, is_bytecode
 from envspec.verifier.own_files import LINK, LIST, OwnFiles, is_known, read_own_files
 from envspec.verifier.programs import BIN, interpreter_of, is_own, programs, read_program
-from envspec.verifier.record import DATA, RecordEntry, installed_path
+from envspec.verifier.record import RecordEntry, installed_path, path_below
 from envspec.verifier.scan import CondaRecord, Distribution, PythonEnvironment, conda_records, distributions, walk
 from envspec.verifier.types import PYTHON, Drift, DriftFinding
 
@@ -139,7 +139,7 @@ def right_rows(
     """
     found: dict[str, ExpectedFile | None] = {}
     for path, sha256 in wrong_records.get(one.name, {}).items():
-        inside = _path_in(environment, one, path)
+        inside = path_below(path, environment.relative(one.site))
         found[inside] = ExpectedFile(inside, {("sha256", from_hex(sha256)): None}) if sha256 else None
     return found
 
@@ -161,15 +161,10 @@ def entries_of_owners(
         site = environment.relative(one.site)
         entries = {entry.path: entry for entry in one.entries or ()}
         for path in paths[one.name]:
-            inside = _path_in(environment, one, path)
+            inside = path_below(path, site)
             if (entry := entries.get(posixpath.relpath(inside, site))) is not None:
                 found[inside] = one.name, entry
     return found
-
-
-def _path_in(environment: PythonEnvironment, one: Distribution, path: str) -> str:
-    """A path as locks have it, relative to site-packages, or to the environment after `record.DATA`, in the latter."""
-    return path.removeprefix(DATA) if path.startswith(DATA) else f"{environment.relative(one.site)}/{path}"
 
 
 def _programs(
@@ -239,8 +234,9 @@ def list_own_files(environment: PythonEnvironment) -> str:
         OSError: a file can't be read.
     """
     installed = read_installed(environment)
-    by_conda = {path for record in installed.conda for path in record.paths}
-    left_out = by_conda | installed.files.generated
+    left_out = set(installed.files.generated)
+    for record in installed.conda:
+        left_out |= record.paths
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     for path in read_own_files(environment).found:

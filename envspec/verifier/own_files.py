@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -78,7 +79,8 @@ def read_own_files(environment: PythonEnvironment) -> OwnFiles:
     for folder in folders:
         path = environment.prefix / folder
         if path.is_symlink() or not path.is_dir():
-            found += [folder] if os.path.lexists(path) else []
+            if os.path.lexists(path):
+                found.append(folder)
             continue
         files, compiled, failed = walk(str(path), frozenset(map(str, environment.sites)))
         if is_conda and folder != BIN:
@@ -118,11 +120,10 @@ def has_system_packages(prefix: Path) -> bool:
 
     Source: `site.venv` of CPython: the last line with the key counts.
     """
-    value = ""
-    try:
-        text = (prefix / CONFIG).read_text(encoding="utf-8", errors="replace") if (prefix / CONFIG).is_file() else ""
-    except OSError:
-        text = ""
+    value = text = ""
+    with contextlib.suppress(OSError):
+        if (prefix / CONFIG).is_file():
+            text = (prefix / CONFIG).read_text(encoding="utf-8", errors="replace")
     for line in text.splitlines():
         key, separator, rest = line.partition("=")
         if separator and key.strip().lower() == "include-system-site-packages":

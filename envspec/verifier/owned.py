@@ -50,16 +50,18 @@ def overlaps(files: Mapping[str, bytes], paths_of: Callable[[str], bytes]) -> li
         for key, content in iter_unpack(_ROW, rows):
             if first.setdefault(key, content) != content:
                 differing.add(key)
-    contents: dict[bytes, dict[str, str]] = {key: {} for key in differing}
-    for name, rows in sorted(files.items()) if differing else ():
+    if not differing:
+        return []
+    contents: dict[bytes, dict[str, str]] = {}
+    for name, rows in sorted(files.items()):
         for key, content in iter_unpack(_ROW, rows):
             if key in differing:
-                contents[key][name] = content.decode()
+                contents.setdefault(key, {})[name] = content.decode()
     listing = {next(iter(of_packages)) for of_packages in contents.values()}
     paths: dict[bytes, str] = {}
     for name in sorted(listing):
-        listed = zlib.decompress(paths_of(name)).decode("utf-8", "surrogateescape").split("\n")
-        paths.update((_key(path), path) for path in listed)
+        for path in zlib.decompress(paths_of(name)).decode("utf-8", "surrogateescape").split("\n"):
+            paths[_key(path)] = path
     # A path with a line feed in it is not among them.
     found = [Overlap(paths[key], of_packages) for key, of_packages in contents.items() if key in paths]
     return sorted(found, key=lambda each: each.path)

@@ -107,7 +107,9 @@ def entry_points(one: Distribution) -> dict[str, EntryPoint]:
         return {}
     found: dict[str, EntryPoint] = {}
     for section in _SECTIONS:
-        for name, value in parser.items(section) if parser.has_section(section) else ():
+        if not parser.has_section(section):
+            continue
+        for name, value in parser.items(section):
             called = _OBJECT.fullmatch(value.strip())
             if called and "/" not in name:
                 found[f"{BIN}/{name}"] = EntryPoint(one.name, called[1], called[2])

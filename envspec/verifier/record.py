@@ -31,6 +31,16 @@ class BadRecord(ValueError):
     """A RECORD that cannot be read."""
 
 
+def path_below(path: str, site: str) -> str:
+    """A path as locks have it, relative to site-packages or after DATA, relative to the environment.
+
+    site: the site-packages, relative to the environment.
+    """
+    if path.startswith(DATA):
+        return path[len(DATA) :]
+    return f"{site}/{path}"
+
+
 class RecordEntry(NamedTuple):
     """A file of a RECORD.
 
@@ -114,7 +124,7 @@ def _stable(path: str) -> str | None:
     return path
 
 
-def _sha256(entries: Iterable[tuple[str | None, RecordEntry]]) -> str | None:
+def _sha256(entries: Iterable[tuple[str | None, RecordEntry]], absent: Container[str]) -> str | None:
     """SHA-256 (hexadecimal) of the sorted lines `<path>,<algorithm>=<hash>` of files that installers do not change.
 
     None if a file has another hash than SHA-256: some installers then write another one. Files without a hash do not
@@ -122,7 +132,7 @@ def _sha256(entries: Iterable[tuple[str | None, RecordEntry]]) -> str | None:
     """
     lines = set()
     for path, entry in entries:
-        if path is None or not entry.algorithm:
+        if path is None or path in absent or not entry.algorithm:
             continue
         if entry.algorithm != "sha256":
             return None
@@ -157,8 +167,7 @@ def entries_sha256(entries: Iterable[RecordEntry], absent: Container[str] = ()) 
 
     absent: paths that are listed and not in the wheel: pip keeps their rows, uv does not.
     """
-    paths = ((wheel_path(entry.path), entry) for entry in entries)
-    return _sha256((path, entry) for path, entry in paths if path not in absent)
+    return _sha256(((wheel_path(entry.path), entry) for entry in entries), absent)
 
 
 def installed_sha256(entries: Iterable[RecordEntry], depth: int, absent: Container[str] = ()) -> str | None:
@@ -166,5 +175,4 @@ def installed_sha256(entries: Iterable[RecordEntry], depth: int, absent: Contain
 
     depth: see `installed_path`. absent: see `entries_sha256`.
     """
-    paths = ((installed_path(entry.path, depth), entry) for entry in entries)
-    return _sha256((path, entry) for path, entry in paths if path not in absent)
+    return _sha256(((installed_path(entry.path, depth), entry) for entry in entries), absent)

@@ -62,22 +62,22 @@ def find_environment(prefix: Path, path: Sequence[str] = ()) -> PythonEnvironmen
     found = [*sorted(real.glob("lib/python3*/site-packages")), real / "Lib" / "site-packages"]
     if not (real / "lib64").is_symlink():
         found = [*sorted(real.glob("lib64/python3*/site-packages")), *found]
-    sites = tuple(folder for folder in found if is_real_folder(folder))
+    sites = tuple(filter(is_real_folder, found))
     if not sites:
         raise NoEnvironment(f"{prefix} has no lib/python3.*/site-packages")
     # Without this Python's standard library, which is first by design.
-    library = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
-    library |= {os.path.join(folder, "lib-dynload") for folder in library}  # noqa: PTH118 (strings are compared)
-    folders = dict.fromkeys(os.path.realpath(each) for each in path)
-    searched = tuple(Path(each) for each in folders if each not in library)
-    searched = tuple(folder for folder in searched if folder.is_dir())
+    library: set[Path] = set()
+    for name in ("stdlib", "platstdlib"):
+        folder = Path(os.path.realpath(sysconfig.get_path(name)))
+        library |= {folder, folder / "lib-dynload"}
+    folders = map(Path, dict.fromkeys(map(os.path.realpath, path)))
+    searched = tuple(folder for folder in folders if folder not in library and folder.is_dir())
     return PythonEnvironment(real, sites, searched, outside(real, searched))
 
 
 def outside(prefix: Path, path: Iterable[str | Path]) -> tuple[Path, ...]:
     """The folders of a Python's path outside of its environment."""
-    folders = [Path(each) for each in path]
-    return tuple(folder for folder in folders if not folder.is_relative_to(prefix) and folder.is_dir())
+    return tuple(folder for folder in map(Path, path) if not folder.is_relative_to(prefix) and folder.is_dir())
 
 
 @dataclass(frozen=True)
@@ -107,17 +107,20 @@ def _version_key(text: str) -> tuple[object, ...]:
     if not found:
         return (text.strip().lower(),)
     epoch, release, pre, post, dev, local = found.groups()
-    numbers = [int(number) for number in release.split(".")]
+    numbers = list(map(int, release.split(".")))
     while numbers and not numbers[-1]:
         numbers.pop()
-    post = f"post{post[1:]}" if post and re.fullmatch(r"-\d+", post) else post
+    if post and re.fullmatch(r"-\d+", post):
+        post = f"post{post[1:]}"
     own = tuple(int(part) if part.isdigit() else part for part in re.split(r"[-_.]", (local or "").lower()))
     return (int(epoch or 0), tuple(numbers), *map(_stage, (pre, post, dev)), own)
 
 
 def _stage(text: str | None) -> tuple[str, int] | None:
-    found = re.fullmatch(r"[-_.]?([a-z]+)[-_.]?(\d*)", text.lower()) if text else None
-    return (_SPELLINGS.get(found[1], found[1]), int(found[2] or 0)) if found else None
+    found = re.fullmatch(r"[-_.]?([a-z]+)[-_.]?(\d*)", (text or "").lower())
+    if not found:
+        return None
+    return _SPELLINGS.get(found[1], found[1]), int(found[2] or 0)
 
 
 def distributions(site: Path) -> Iterator[Distribution]:
@@ -203,9 +206,10 @@ def conda_records(prefix: Path) -> Iterator[CondaRecord]:
 
 def _conda_record(file: str, data: Any) -> CondaRecord:
     listed = data.get("paths_data", {}).get("paths", [])
-    paths = {str(each["_path"]) for each in listed} | {str(each) for each in data.get("files", [])}
+    paths = set(map(str, data.get("files", [])))
     files = []
     for each in listed:
+        paths.add(str(each["_path"]))
         # A file with the environment's path written into it has another hash than in the archive.
         digest = str(each.get("sha256_in_prefix") or each.get("sha256") or "")
         if digest and each.get("path_type") != "softlink":
@@ -263,9 +267,10 @@ def shadows(found: Iterable[Distribution], path: Sequence[Path]) -> Iterator[tup
         own = [entry.path for entry in each.entries or () if not entry.path.startswith(("../", "/"))]
         modules = {file.split("/")[0].split(".")[0] for file in own}
         for folder in path[: path.index(each.site)]:
-            for name in (name for module in sorted(modules & names[folder].keys()) for name in names[folder][module]):
-                if _hides(folder / name, own):
-                    yield each, folder / name
+            for module in sorted(modules & names[folder].keys()):
+                for name in names[folder][module]:
+                    if _hides(folder / name, own):
+                        yield each, folder / name
 
 
 def _module_files(folder: Path) -> dict[str, list[str]]:
