@@ -78,8 +78,7 @@ def _layers(manifest: Manifest, config: Mapping[str, Any], where: str) -> tuple[
             "registry only",
             hint="select another base image",
         )
-    rootfs = config.get("rootfs")
-    diff_ids = rootfs.get("diff_ids") if isinstance(rootfs, Mapping) else None
+    diff_ids = (config.get("rootfs") or {}).get("diff_ids")
     if not isinstance(diff_ids, list) or len(rows) != len(diff_ids) or not all(map(is_digest, diff_ids)):
         raise BadBase(f"{where}: its layers differ from its config", hint="select another image: this one is damaged")
     return tuple(Layer(diff_id, row, "") for diff_id, row in zip(diff_ids, rows, strict=True))

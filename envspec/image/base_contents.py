@@ -209,8 +209,10 @@ class _Python:
                 *(f"usr/lib/{named}/dist-packages", f"usr/local/lib64/{named}/site-packages"),
                 *(f"usr/local/lib/{named}/site-packages", *own),
             ]
-        nested = [f"{self.venv}/{lib}/{named}/site-packages" for lib in ("lib", "lib64")] if self.venv else []
-        return tuple(nested), tuple(own)
+        nested: tuple[str, ...] = ()
+        if self.venv:
+            nested = (f"{self.venv}/lib/{named}/site-packages", f"{self.venv}/lib64/{named}/site-packages")
+        return nested, tuple(own)
 
 
 def contents_of(entries: Mapping[str, Kept], env: Mapping[str, str], name: str) -> FoundEnvironment:
@@ -222,25 +224,26 @@ def contents_of(entries: Mapping[str, Kept], env: Mapping[str, str], name: str) 
     links = _Links(entries)
     python = _python(links, env.get("PATH") or _PATH, name)
     nested, own = python.sites
-    is_isolated = bool(python.venv) and "true" not in _setting(links, f"{python.venv}/pyvenv.cfg")
-    sites = [*nested, *(() if is_isolated else own)]
-    notes = [f"{name} sets PYTHONPATH: what is in {env['PYTHONPATH']} was not read"] if env.get("PYTHONPATH") else []
+    by_site = _metadata_by_site(entries)
+    sites, site = list(nested), ""
+    if not python.venv or "true" in _setting(links, f"{python.venv}/pyvenv.cfg"):
+        sites += own
+        with_packages = next((each for each in own if by_site.get(links.resolved(each))), own[0])
+        site = f"/{with_packages}"
+    notes = []
+    if env.get("PYTHONPATH"):
+        notes.append(f"{name} sets PYTHONPATH: what is in {env['PYTHONPATH']} was not read")
     packages = dict[str, FoundPackage]()
-    listed = {links.resolved(site): site for site in reversed(sites)}
-    by_site: dict[str, list[str]] = {}
-    for path, entry in entries.items():
-        if entry.kind == FILE and path.endswith(("/METADATA", "/PKG-INFO", ".egg-info")):
-            folder = path if path.endswith(".egg-info") else posixpath.dirname(path)
-            by_site.setdefault(posixpath.dirname(folder), []).append(path)
-    for site in listed:
-        for path in sorted(by_site.get(site, ())):
+    # Python imports a package from the first folder, so that one is read last.
+    listed = list(dict.fromkeys(map(links.resolved, reversed(sites))))
+    for folder in listed:
+        for path in sorted(by_site.get(folder, ())):
             if (found := _package(path, entries, name)) is None:
                 notes.append(f"{name}: /{path} names no package and version that PEP 440 can read: it does not count")
             else:
                 packages[found.name] = found
     if len(packages) > _MOST_PACKAGES:
         raise BadBase(f"{name} has more than {_MOST_PACKAGES} packages", hint="select another base image")
-    with_packages = next((site for site in own if by_site.get(links.resolved(site))), own[0])
     constraints, more = _constraints(links, env.get("PIP_CONSTRAINT", ""), name)
     code = _torch_code(entries, listed) if "torch" in packages else None
     return FoundEnvironment(
@@ -249,13 +252,23 @@ def contents_of(entries: Mapping[str, Kept], env: Mapping[str, str], name: str) 
         python=_version(links, python),
         glibc=_glibc(entries),
         home=f"/{posixpath.dirname(python.program)}",
-        site="" if is_isolated else f"/{with_packages}",
+        site=site,
         nested=f"/{nested[0]}" if nested else "",
         constraints=constraints,
         torch_build=torch_build(packages, _cuda(env), code),
         gpu_code=code,
         notes=(*notes, *more),
     )
+
+
+def _metadata_by_site(entries: Mapping[str, Kept]) -> dict[str, list[str]]:
+    """Folder of packages -> the files with their names and versions."""
+    by_site: dict[str, list[str]] = {}
+    for path, entry in entries.items():
+        if entry.kind == FILE and path.endswith(("/METADATA", "/PKG-INFO", ".egg-info")):
+            folder = path if path.endswith(".egg-info") else posixpath.dirname(path)
+            by_site.setdefault(posixpath.dirname(folder), []).append(path)
+    return by_site
 
 
 class _Links:
@@ -266,8 +279,8 @@ class _Links:
 
     def resolved(self, path: str) -> str:
         """The path without links; of a path with more links than Linux follows, any."""
-        waiting, done = [part for part in reversed(path.split("/")) if part], ""
-        followed = 0
+        waiting = list(filter(None, reversed(path.split("/"))))
+        done, followed = "", 0
         while waiting:
             part = waiting.pop()
             if part == "..":
@@ -279,8 +292,9 @@ class _Links:
                 done = here
                 continue
             followed += 1
-            done = "" if entry.value.startswith("/") else done
-            waiting += [each for each in reversed(entry.value.split("/")) if each]
+            if entry.value.startswith("/"):
+                done = ""
+            waiting += filter(None, reversed(entry.value.split("/")))
         return done
 
     def get(self, path: str) -> Kept | None:
@@ -321,7 +335,9 @@ def _version(links: _Links, python: _Python) -> str:
 
 def _setting(links: _Links, path: str) -> str:
     entry = links.get(path)
-    found = re.search(r"(?im)^\s*include-system-site-packages\s*=\s*(\S+)", entry.value) if entry else None
+    if entry is None:
+        return ""
+    found = re.search(r"(?im)^\s*include-system-site-packages\s*=\s*(\S+)", entry.value)
     return found[1].lower() if found else ""
 
 
@@ -338,7 +354,8 @@ def _constraints(links: _Links, named: str, name: str) -> tuple[tuple[str, ...],
     """The lines of the files that PIP_CONSTRAINT names, and what of it was not read."""
     lines, notes = dict[str, None](), []
     for path in named.split():
-        if (entry := links.get(path) if path.startswith("/") else None) is None or entry.kind != FILE:
+        entry = links.get(path)
+        if not path.startswith("/") or entry is None or entry.kind != FILE:
             notes.append(f"{name}: {path}, which PIP_CONSTRAINT names, is no file of it: not read")
             continue
         for line in filter(None, (each.partition("#")[0].strip() for each in entry.value.splitlines())):
@@ -353,11 +370,15 @@ def _constraints(links: _Links, named: str, name: str) -> tuple[tuple[str, ...],
 def _torch_code(entries: Mapping[str, Kept], sites: Iterable[str]) -> GpuCodeFound:
     """The GPU code of the torch that Python imports. sites: the last one is the first on its path."""
     for site in reversed([*sites]):
-        if any(path.startswith(f"{site}/torch-") for path in entries):
-            libraries = [entry for path, entry in entries.items() if path.startswith(f"{site}/torch/lib/libtorch_cuda")]
-            names = [name for entry in libraries for name in entry.value.split()]
-            sm = tuple(name for name in names if name.startswith("sm_"))
-            return union([GpuCodeFound(sm, tuple(name for name in names if name.startswith("compute_")))])
+        if not any(path.startswith(f"{site}/torch-") for path in entries):
+            continue
+        names: list[str] = []
+        for path, entry in entries.items():
+            if path.startswith(f"{site}/torch/lib/libtorch_cuda"):
+                names += entry.value.split()
+        sm = tuple(name for name in names if name.startswith("sm_"))
+        ptx = tuple(name for name in names if name.startswith("compute_"))
+        return union([GpuCodeFound(sm, ptx)])
     return GpuCodeFound()
 
 

@@ -124,15 +124,16 @@ class PythonLayers:
     ) -> None:
         """Link the packages of the layers that are not cached, or whose owned paths are not."""
         context = self._context
-        missing = [each for each in sources if not self._is_complete(each)]
-        packages = [package for source in missing for package in source.packages]
+        packages: list[CondaPackage] = []
+        for source in sources:
+            if not self._is_complete(source):
+                packages += source.packages
         if not packages:
             return
         archives = await self._fetch_all(conda_archives(packages))
         await check_paths(packages, archives)
         # noarch packages depend on Python's record, even if its own layer is cached.
-        python = [each for each in all_packages if each.name == "python"]
-        python = [each for each in python if each not in packages]
+        python = [each for each in all_packages if each.name == "python" and each not in packages]
         with as_cache_error(self._staging.parent):
             await asyncio.to_thread(self._make_staging, folder)
         existing = frozenset(each.name for each in python)

@@ -179,11 +179,10 @@ class ImageBuilder:
             cache = self._context.cache
             below = self._python.below(resolution, base, pyc, budget - 1)
             wheels = wheel_sources(resolution, cache, pyc, budget - len(below.sources))
-            project = wheel_sources(replace(resolution, packages=packages), cache, pyc, 1) if packages else ()
-            code: tuple[LayerSource, ...] = (*project, *((copied,) if copied else ()))
-            locked: tuple[LayerSource, ...] = (*below.sources, *wheels, last)
-            sources = (*((files,) if files else ()), *locked, *code)
-            return _Plan(system, files, below, (*wheels, *project), sources, len(code))
+            project = wheel_sources(replace(resolution, packages=packages), cache, pyc, 1)
+            code: tuple[LayerSource, ...] = tuple(filter(None, (*project, copied)))
+            locked: tuple[LayerSource, ...] = tuple(filter(None, (files, *below.sources, *wheels, last)))
+            return _Plan(system, files, below, (*wheels, *project), (*locked, *code), len(code))
 
         if self._options.bytecode is Bytecode.NONE:
             return plan(None)
@@ -202,10 +201,12 @@ class ImageBuilder:
         checked = self._conflict_mark(plan)
         is_checked = checked.exists()
         if not missing and is_checked:
-            return [layer for layer in cached if layer is not None]
+            return list(filter(None, cached))
         if not is_checked or any(source in missing for source in plan.below.sources):
             await plan.below.fetch()
-        unlisted = [] if is_checked else [source for source in plan.wheels if not self._owned.has(source)]
+        unlisted: list[WheelSource] = []
+        if not is_checked:
+            unlisted = [source for source in plan.wheels if not self._owned.has(source)]
         written = await self._fetch_and_write(resolution, missing, unlisted)
         if not is_checked:
             try:
@@ -351,8 +352,8 @@ def wheel_sources(resolution: Resolution, cache: Path, pyc: PycCompiler | None, 
     target = resolution.target
     series = target.python.series
     scheme = Scheme.of_venv(series) if target.python.source in {"system", "base"} else Scheme.of(series)
-    files = {package.name: package.wheel for package in resolution.packages}
-    if unbuilt := sorted(name for name, file in files.items() if not file.filename.endswith(".whl")):
+    packages = resolution.packages
+    if unbuilt := sorted(each.name for each in packages if not each.wheel.filename.endswith(".whl")):
         raise UsageError(
             f"the lock contains only the source of {', '.join(unbuilt)}, not the wheel built from it",
             hint="run `envspec lock --image SPEC`: it builds the wheels once and locks their hashes",
@@ -361,12 +362,11 @@ def wheel_sources(resolution: Resolution, cache: Path, pyc: PycCompiler | None, 
     for each in resolution.shared:
         for name in each.others:
             left_out.setdefault(name, []).extend(each.paths)
-    wheels = {
-        package.name: _locked_wheel(package, cache, sorted(left_out.get(package.name, ())))
-        for package in resolution.packages
-    }
+    wheels = {}
+    for package in packages:
+        wheels[package.name] = _locked_wheel(package, cache, sorted(left_out.get(package.name, ())))
     sources = []
-    for names in partition([(name, file.size_bytes) for name, file in files.items()], budget):
+    for names in partition([(each.name, each.wheel.size_bytes) for each in packages], budget):
         of_layer = tuple(wheels[name] for name in names)
         sources.append(WheelSource(of_layer, scheme, pyc))
     return tuple(sources)
@@ -382,8 +382,9 @@ def _locked_system(lock: Lock, platform: Platform, base_digest: str) -> SystemLa
 
 def _locked_wheel(package: Package, cache: Path, left_out: Iterable[str]) -> LockedWheel:
     file = package.wheel
-    is_direct = package.file.index == DIRECT_URL and package.built is None
-    url = without_credentials(package.file.url) if is_direct and package.file.url else None
+    url = None
+    if package.file.index == DIRECT_URL and package.file.url and package.built is None:
+        url = without_credentials(package.file.url)
     path = wheel_path(cache, package)
     return LockedWheel(package.name, package.version, file.filename, file.sha256, path, url, tuple(left_out))
 
@@ -395,7 +396,9 @@ def check_conflicts(wheels: Sequence[WheelSource], below: Mapping[str, str]) -> 
         FileConflict: names both. BadWheel, OSError: a wheel can't be read.
     """
     owned = entry_owners(each for source in wheels for each in source.listings())
-    folders = {folder: owner for path, owner in owned.items() for folder in parents_of(path)}
+    folders: dict[str, str] = {}
+    for path, owner in owned.items():
+        folders.update(dict.fromkeys(parents_of(path), owner))
     for path, owner in below.items():
         # A folder over a lower layer's link would hide everything behind the link.
         if other := owned.get(path) or folders.get(path):

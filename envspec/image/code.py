@@ -33,7 +33,7 @@ MAX_CODE_BYTES: Final = 256 << 20
 _SECRET_NAMES: Final = (".env", ".env.*", ".netrc", "_netrc", ".pypirc", ".git-credentials", "id_*")
 _TEMPLATES: Final = ("*.example", "*.sample", "*.template", "*.dist", "id_*.*")
 _SECRET_FOLDERS: Final = frozenset({".aws", ".ssh", ".gnupg"})
-_SECRET_PATHS: Final = (".docker/config.json", ".kube/config")
+_SECRET_PATHS: Final = ("/.docker/config.json", "/.kube/config")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,12 @@ def project_folder(lock: Lock) -> Path:
     Raises:
         UsageError: the lock does not know its spec, that is not there or not in the lock's project, or it is another's.
     """
-    spec = find_spec_of(lock.spec, lock.directory) if lock.directory is not None else None
     if lock.directory is None or not lock.spec:
         raise UsageError(
             f"the image of {lock.name} contains the project's code, and where that is is not known",
             hint="name the lock's folder, in a copy of the project",
         )
+    spec = find_spec_of(lock.spec, lock.directory)
     if spec is None:
         raise UsageError(
             f"the image of {lock.name} contains the code of the project of {lock.directory / lock.spec}, and there is "
@@ -120,7 +120,9 @@ def read_code(lock: Lock) -> CodeSource | None:
             found[entry.path] = entry
             left -= entry.size_bytes
     _check_links(found)
-    folders = [workdir, *(each for path in found for each in _between(workdir, path))]
+    folders = {workdir}
+    for path in found:
+        folders.update(_between(workdir, path))
     entries = {each: Entry(each, 0o755, EntryKind.FOLDER, uid=owner[0], gid=owner[1]) for each in folders} | found
     return CodeSource(f"code of {lock.name}: {', '.join(paths)}", tuple(in_order(entries.values())))
 
@@ -137,17 +139,23 @@ def secret_files(lock: Lock) -> tuple[str, ...]:
     if not paths:
         return ()
     folder = project_folder(lock)
-    return tuple(inner for path in paths for inner in _files_in(folder, path) if _is_secret(inner))
+    secrets: list[str] = []
+    for path in paths:
+        secrets += filter(_is_secret, _files_in(folder, path))
+    return tuple(secrets)
 
 
 def _is_secret(path: str) -> bool:
     *folders, name = path.split("/")
     if not _SECRET_FOLDERS.isdisjoint(folders):
         return True
-    if any(path == each or path.endswith(f"/{each}") for each in _SECRET_PATHS):
+    if f"/{path}".endswith(_SECRET_PATHS):
         return True
-    is_template = any(fnmatchcase(name, pattern) for pattern in _TEMPLATES)
-    return not is_template and any(fnmatchcase(name, pattern) for pattern in _SECRET_NAMES)
+    return _matches(name, _SECRET_NAMES) and not _matches(name, _TEMPLATES)
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def source_root(folder: Path, name: str, copied: Sequence[str]) -> tuple[str, tuple[str, ...]]:

@@ -161,8 +161,7 @@ def environment(lock: Lock, base_env: Mapping[str, str], run: RunConfig) -> dict
 
 def read_config(config: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     """Check the types of a base's config. Raises BadBase: names the invalid key."""
-    for inner, types in (None, _TYPES), ("config", _RUN_TYPES):
-        table = (config.get(inner) or {}) if inner else config
+    for table, types in ((config, _TYPES), (config.get("config") or {}, _RUN_TYPES)):
         for key, is_valid in types.items():
             if table.get(key) is not None and not is_valid(table[key]):
                 raise BadBase(

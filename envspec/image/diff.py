@@ -42,12 +42,17 @@ class ImageDiff:
     @property
     def moved_bytes(self) -> int:
         """Bytes of a pull by blobs (containerd, podman, skopeo), with the config if it changed."""
-        return size_of(self.moved) + (self.second.config_bytes if self.is_changed else 0)
+        return self._with_config(self.moved)
 
     @property
     def chained_bytes(self) -> int:
         """Bytes of a pull by Docker's own store."""
-        return size_of(self.chained) + (self.second.config_bytes if self.is_changed else 0)
+        return self._with_config(self.chained)
+
+    def _with_config(self, layers: Sequence[Layer]) -> int:
+        if self.is_changed:
+            return size_of(layers) + self.second.config_bytes
+        return size_of(layers)
 
 
 def diff_images(first: ComparedImage, second: ComparedImage) -> ImageDiff:

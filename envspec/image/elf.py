@@ -74,10 +74,10 @@ def dynamic_of(read: Read) -> Dynamic | None:
         def name(at: int) -> str:
             return names[at - start : names.index(0, at - start)].decode("utf-8", "replace")
 
-        runpath = [folder for at in places[_RPATH] + places[_RUNPATH] for folder in name(at).split(":") if folder]
-        return Dynamic(
-            tuple(dict.fromkeys(map(name, places[_NEEDED]))), "".join(map(name, places[_SONAME][:1])), tuple(runpath)
-        )
+        needed = tuple(dict.fromkeys(map(name, places[_NEEDED])))
+        soname = "".join(map(name, places[_SONAME][:1]))
+        folders = ":".join(map(name, places[_RPATH] + places[_RUNPATH])).split(":")
+        return Dynamic(needed, soname, tuple(filter(None, folders)))
     except (struct.error, ValueError):
         return None
 
@@ -115,9 +115,10 @@ def _names(section: bytes, tables: _ElfTables) -> tuple[int, int, dict[int, list
     if at is None:
         raise ValueError("the table of names is not in the file")
     places: dict[int, list[int]] = {}
+    every: list[int] = []
     for tag, offsets in found.items():
         places[tag] = [at + place for place in offsets if place < size]
-    every = [place for each in places.values() for place in each]
+        every += places[tag]
     last = min(at + size, max(every, default=at) + _LONGEST_NAME)
     return min(every, default=at), last, places
 
@@ -150,9 +151,10 @@ class DynamicScan:
         """First what is around the dynamic section; once that is known, the names behind it."""
         if self._tables is None:
             self._tables = _tables(self.read)
-            self._next = self._tables.dynamic[1] if self._tables else -1
             if self._tables is None:
+                self._next = -1
                 return None
+            self._next = self._tables.dynamic[1]
             return _Kept(max(HEAD_BYTES, self._tables.dynamic[0] - _AROUND_BYTES), self._tables.dynamic[1])
         self._next = -1
         start, end, _ = _names(self.read(*self._tables.dynamic), self._tables)

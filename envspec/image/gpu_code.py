@@ -92,7 +92,8 @@ class FatbinScan:
 
     def close(self) -> None:
         """Set `found`, without what only looks like a container outside of its section."""
-        self.found = union(self._sections.within(self._containers) if self._sections is not None else ())
+        if self._sections is not None:
+            self.found = union(self._sections.within(self._containers))
 
     def _walk(self, block: bytes, start: int) -> int:
         """Parse as far as possible; returns the offset in the file from which bytes are still needed."""
@@ -155,12 +156,8 @@ class _SectionTable:
         sections = self._parsed()
         if not any(name for name, _, _ in sections):
             return list(containers)
-        ranges = [(start, start + size) for name, start, size in sections if name == _FATBIN]
-
-        def is_in_section(offset: int) -> bool:
-            return any(start <= offset < end for start, end in ranges)
-
-        return [each for each in containers if is_in_section(each.start)]
+        ranges = [range(start, start + size) for name, start, size in sections if name == _FATBIN]
+        return [each for each in containers if any(each.start in section for section in ranges)]
 
     def _parsed(self) -> list[tuple[bytes, int, int]]:
         """Name, offset and size in bytes of each section; an empty name if it is too far from the table."""

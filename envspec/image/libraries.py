@@ -52,7 +52,9 @@ def missing_libraries(
     os: the system's release.
     has: whether the system has a library.
     """
-    brought = {name for libraries in contents.values() for name in _by_name(libraries)}
+    brought: set[str] = set()
+    for libraries in contents.values():
+        brought.update(_by_name(libraries))
     system = facts.libraries_of(os)
     packages = system.packages if system else {}
     for package, libraries in contents.items():
@@ -132,11 +134,13 @@ class LibraryObserver:
 
     def found(self) -> tuple[tuple[str, WheelContent], ...]:
         """(SHA-256, content) of the wheels that have libraries or programs."""
-        found: dict[str, WheelContent] = {}
-        for sha256, scans in self._scans.items():
+        found = []
+        for sha256, scans in sorted(self._scans.items()):
             libraries = sorted(scan.library for scan in scans if scan.library)
-            found[sha256] = WheelContent(union(scan.code for scan in scans), tuple(libraries))
-        return tuple(sorted((sha256, content) for sha256, content in found.items() if content != WheelContent()))
+            content = WheelContent(union(scan.code for scan in scans), tuple(libraries))
+            if content != WheelContent():
+                found.append((sha256, content))
+        return tuple(found)
 
 
 class LibraryScan:

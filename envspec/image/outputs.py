@@ -81,7 +81,7 @@ def tar_of(files: Iterable[tuple[str, bytes | Descriptor]], opened: OpenBlob, mo
     """The layout as a deterministic tar."""
     written = 0
     for name, content in files:
-        size = len(content) if isinstance(content, bytes) else content.size_bytes
+        size = _size_of(content)
         info = tarfile.TarInfo(name)
         info.size, info.mode = size, 0o644
         yield info.tobuf(tarfile.PAX_FORMAT)
@@ -118,7 +118,7 @@ def write_layout(folder: Path, files: Files, opened: OpenBlob, moved: OnBytes) -
             remove_leftovers(each)
         # oci-layout first: it marks a folder as envspec's. index.json last: without it there is no image.
         for name, content in sorted(files, key=lambda file: _ORDER.get(file[0], 1)):
-            path, size = folder / name, len(content) if isinstance(content, bytes) else content.size_bytes
+            path, size = folder / name, _size_of(content)
             # Files are renamed only when complete: a blob of another size was truncated later.
             if not (name.startswith("blobs/") and path.is_file() and path.stat().st_size == size):
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -138,6 +138,12 @@ def check_outputs(tar: Path | None, layout: Path | None) -> None:
         raise UsageError(f"{layout} is a file", hint="use a folder for the layout")
     if not _is_layout(layout) and not all(map(is_unfinished, layout.iterdir())):
         raise UsageError(f"{layout} is neither empty nor an OCI layout", hint="use an empty or a new folder")
+
+
+def _size_of(content: bytes | Descriptor) -> int:
+    if isinstance(content, bytes):
+        return len(content)
+    return content.size_bytes
 
 
 def _chunks(content: bytes | Descriptor, opened: OpenBlob) -> Iterator[bytes]:

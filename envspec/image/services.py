@@ -143,7 +143,8 @@ def in_order(entries: Iterable[Entry]) -> Iterator[Entry]:
             if str(parent) != ".":
                 found.setdefault(str(parent), Entry(str(parent), _MODES.get(str(parent), 0o755), EntryKind.FOLDER))
         found[entry.path] = entry
-    yield from (found[path] for path in sorted(found, key=lambda path: path.split("/")))
+    for path in sorted(found, key=lambda path: path.split("/")):
+        yield found[path]
 
 
 def owner_of(settings: ImageSettings) -> tuple[int, int]:
@@ -158,10 +159,10 @@ def workdir_path(workdir: str) -> str | None:
         UsageError: it can't be created without hiding the base's files.
     """
     path = PurePosixPath(workdir)
-    folder = (str(path).lstrip("/") or ".") if path.is_absolute() and ".." not in path.parts else None
     own_folder = 'use a folder of your own, such as "/workspace"'
-    if folder is None:
+    if not path.is_absolute() or ".." in path.parts:
         raise UsageError(f"[image] workdir: {workdir!r} is not an absolute path", hint=own_folder)
+    folder = str(path).lstrip("/") or "."
     if any(folder == link or folder.startswith(f"{link}/") for link in _LINKS):
         raise UsageError(f"[image] workdir: {workdir} is in a folder that is a link in the base image", hint=own_folder)
     if is_whiteout(folder):
@@ -185,10 +186,12 @@ def has_pip(resolution: Resolution) -> bool:
 
 def _services_json(settings: ImageSettings) -> bytes:
     """Read by init and health check."""
-    services = [
-        {"name": service.name, "port": service.port} | ({"logdir": service.logdir} if service.logdir else {})
-        for service in settings.services
-    ]
+    services = []
+    for service in settings.services:
+        row: dict[str, str | int] = {"name": service.name, "port": service.port}
+        if service.logdir:
+            row["logdir"] = service.logdir
+        services.append(row)
     user = {"uid": UID, "gid": GID, "user": USER, "home": f"/{HOME}"}
     document = {**user, "workdir": settings.workdir, "services": services}
     return json.dumps(document, indent=1, sort_keys=True).encode() + b"\n"

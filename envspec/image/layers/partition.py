@@ -38,8 +38,8 @@ def partition(sizes: Sequence[tuple[str, int | None]], budget: int) -> list[tupl
         else:
             small.add(name)
     buckets = min(BUCKETS, budget)
-    room = budget - (len(_buckets(small, buckets)) if len(big) < budget else buckets)
-    if len(big) > room:
+    used = len(_buckets(small, buckets)) if len(big) < budget else buckets
+    if len(big) > budget - used:
         # Every bucket may be needed now, so each is counted.
         buckets = max(1, min(BUCKETS, budget // 2))
         big, merged = big[: budget - buckets], big[budget - buckets :]

@@ -63,17 +63,27 @@ def write_layer(
     tar, blob = recipe.Digest(), recipe.Digest()
     with contextlib.ExitStack() as stack:
         side = stack.enter_context(recipe.new_file(folder, "side"))
-        is_zstd = compression is Compression.ZSTD
-        zstd = recipe.ZstdWriter(stack.enter_context(recipe.new_file(folder, "zst"))) if is_zstd else None
+        zstd = None
+        if compression is Compression.ZSTD:
+            zstd = recipe.ZstdWriter(stack.enter_context(recipe.new_file(folder, "zst")))
         archives = stack.enter_context(Archives())
         with HashingThread() as hashing, HashingThread() as packing:
-            tars = [hashing.stream(tar.update).put, *([packing.stream(zstd.write).put] if zstd else [])]
-            to_tar = tars[0] if len(tars) == 1 else lambda data: [put(data) for put in tars]
+            tars = [hashing.stream(tar.update)]
+            if zstd is not None:
+                tars.append(packing.stream(zstd.write))
+
+            def to_tar(data: bytes) -> None:
+                for each in tars:
+                    each.put(data)
+
             assembler = GzipAssembler(archives, LayerOutputs(side.write, to_tar, hashing.stream(blob.update).put))
             check = EntryCheck(source.title)
             for entry in cancellable(source.entries(), cancel or threading.Event()):
                 check.add(entry)
-                assembler.add(entry, observer(entry) if observer and entry.data is not None else None)
+                sink = None
+                if observer and entry.data is not None:
+                    sink = observer(entry)
+                assembler.add(entry, sink)
             assembler.end()
         table = recipe.segment_table(assembler.segments)
         head = recipe.LayerHead(
@@ -84,10 +94,7 @@ def write_layer(
             crc32=blob.crc32,
             created_by=source.title,
             wheels=observer.found() if observer else (),
-            archives=tuple(
-                (str(path.relative_to(cache) if path.is_relative_to(cache) else path.absolute()), path.stat().st_size)
-                for path in assembler.sources
-            ),
+            archives=tuple((_name_of(path, cache), path.stat().st_size) for path in assembler.sources),
             file=Path(side.name).name,
             side_bytes=side.tell(),
             table_bytes=len(table),
@@ -99,6 +106,12 @@ def write_layer(
             zstd.finish()
         write_file(recipe.head_path(folder), head.to_json())
     return head
+
+
+def _name_of(archive: Path, cache: Path) -> str:
+    if archive.is_relative_to(cache):
+        return str(archive.relative_to(cache))
+    return str(archive.absolute())
 
 
 class WrongBlob(NetworkError):

@@ -71,9 +71,8 @@ class EntryCheck:
         if not self._folders.get(parent, False):
             raise BadEntry(self._layer, path, "comes before its folder")
         if (entry.kind is EntryKind.FILE) is (entry.data is None):
-            raise BadEntry(
-                self._layer, path, f"is a {entry.kind.value} {'without' if entry.data is None else 'with'} data"
-            )
+            how = "without" if entry.data is None else "with"
+            raise BadEntry(self._layer, path, f"is a {entry.kind.value} {how} data")
         self._folders[path] = entry.kind is EntryKind.FOLDER
 
 
@@ -108,7 +107,9 @@ def header(entry: Entry) -> bytes:
         target,
         prefix,
     )
-    return _pax(entry, records) + ustar if records else ustar
+    if records:
+        return _pax(entry, records) + ustar
+    return ustar
 
 
 def _bounded(key: str, number: int, limit: int, records: dict[str, str | int]) -> int:

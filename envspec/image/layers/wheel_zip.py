@@ -191,16 +191,17 @@ def _check_offsets(archive: Path, infos: Sequence[zipfile.ZipInfo], found: Seque
 
     Shared bytes unpack a few MiB to terabytes; a member in a gap is visible to readers that ignore the directory.
     """
-    ends = [member.data.offset + member.data.packed_bytes for member in found]
-    ranges = sorted(zip((info.header_offset for info in infos), ends, found, strict=True), key=lambda each: each[:2])
-    at, slack = 0, 0
-    for start, stop in [*((first, last) for first, last, _ in ranges), (end, end)]:
+    ranges = []
+    for info, member in zip(infos, found, strict=True):
+        ranges.append((info.header_offset, member.data.offset + member.data.packed_bytes, member.raw))
+    ranges.sort(key=lambda each: each[:2])
+    at, slack, before = 0, 0, ""
+    for start, stop, name in [*ranges, (end, end, "")]:
         if start < at:
-            before = next(each for _, last, each in ranges if last == at)
-            raise BadWheel(archive.name, f"{before.raw!r} overlaps what follows it")
+            raise BadWheel(archive.name, f"{before!r} overlaps what follows it")
         if start - at > slack:
             raise BadWheel(archive.name, f"{start - at} bytes at {at} belong to no file")
-        at, slack = stop, _MAX_DESCRIPTOR_BYTES
+        at, slack, before = stop, _MAX_DESCRIPTOR_BYTES, name
 
 
 def _check_sizes(archive: Path, found: Sequence[WheelMember]) -> None:

@@ -20,7 +20,7 @@ import tarfile
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,14 +96,14 @@ class SourceModule:
     read: Callable[[], bytes]
 
 
-def compile_modules(pyc: PycCompiler | None, modules: Iterable[SourceModule]) -> Generator[bytes, None, None]:
-    """Yield each module's `.pyc`, empty if it does not compile; nothing without a compiler. Closing ends the processes.
+def compile_modules(pyc: PycCompiler, modules: Iterable[SourceModule]) -> Generator[bytes, None, None]:
+    """Yield each module's `.pyc`, empty if it does not compile. Closing ends the processes.
 
     Raises:
         UnfitMachine: the Python can't be started, or has another version. CompilerFailed: it died.
     """
-    sources = tuple(modules) if pyc else ()
-    if not pyc or not sources:
+    sources = tuple(modules)
+    if not sources:
         return
     count = max(1, min(pyc.jobs, sum(module.size_bytes for module in sources) // _PER_WORKER))
     local = threading.local()
@@ -151,8 +151,11 @@ def with_bytecode(
     Raises:
         As `compile_modules`.
     """
-    sources = tuple(modules) if pyc else ()
-    paths = {module.path: pyc.path_of(module.path) for module in sources} if pyc else {}
+    if pyc is None:
+        yield from entries
+        return
+    sources = tuple(modules)
+    paths = {module.path: pyc.path_of(module.path) for module in sources}
     replaced = set(paths.values())
     with contextlib.closing(compile_modules(pyc, sources)) as bytecode:
         for entry in entries:
@@ -174,10 +177,12 @@ class _Worker:
     def __init__(self, pyc: PycCompiler) -> None:
         self._pyc = pyc
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by kill())
-        command = [str(pyc.python), "-s", "-S", "-B", "-W", "ignore", "-X", "utf8", str(WORKER)]
+        command: Sequence[str] = [str(pyc.python), "-s", "-S", "-B", "-W", "ignore", "-X", "utf8", str(WORKER)]
+        if pyc.sandbox:
+            command = pyc.sandbox.command_for(command)
         try:
             self._process = subprocess.Popen(  # noqa: S603 (the user's own Python, or a confined one of the lock)
-                pyc.sandbox.command_for(command) if pyc.sandbox else command,
+                command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
@@ -221,9 +226,11 @@ class _Worker:
 
     def _answer(self, path: str) -> bytes:
         length = self._stdout.read(_LENGTH.size)
-        size = _LENGTH.unpack(length)[0] if len(length) == _LENGTH.size else 0
+        if len(length) < _LENGTH.size:
+            raise self._failure(path)
+        (size,) = _LENGTH.unpack(length)
         data = self._stdout.read(size)
-        if len(length) < _LENGTH.size or len(data) < size:
+        if len(data) < size:
             raise self._failure(path)
         return data
 
@@ -231,9 +238,11 @@ class _Worker:
         status = self._process.wait()
         self._errors.seek(0)
         output = self._errors.read()[-500:].decode("utf-8", "replace").strip()
+        what = f"{self._pyc.python} ended with status {status} at {path}"
+        if output:
+            what += f": {output}"
         return CompilerFailed(
-            f"{self._pyc.python} ended with status {status} at {path}" + (f": {output}" if output else ""),
-            hint="check that the machine has enough memory, or omit bytecode with --no-compile-bytecode",
+            what, hint="check that the machine has enough memory, or omit bytecode with --no-compile-bytecode"
         )
 
 
@@ -350,7 +359,8 @@ async def unpacked_build(build: PythonBuild) -> Path:
     if not (target / build.program).exists():
         archive = await build.fetch()
         with as_cache_error(target.parent), contextlib.ExitStack() as undo:
-            partial, lock = (target.with_name(f"{build.sha256}.{suffix}") for suffix in ("partial", "lock"))
+            partial = target.with_name(f"{build.sha256}.partial")
+            lock = target.with_name(f"{build.sha256}.lock")
             undo.callback(os.close, await lock_file(lock))
             undo.callback(lock.unlink)
             undo.callback(shutil.rmtree, partial, ignore_errors=True)
@@ -460,8 +470,10 @@ async def _own(python: Python, build: PythonBuild | None, context: Context) -> P
 
 async def _unpacked(build: PythonBuild | None, context: Context) -> Path | None:
     """Its interpreter; None, with a warning, if it can't be fetched."""
+    if build is None:
+        return None
     try:
-        return await unpacked_build(build) if build is not None else None
+        return await unpacked_build(build)
     except WrongArchive:
         raise
     except NetworkError as error:

@@ -62,7 +62,11 @@ def _has_moving_set(code: CodeType) -> bool:
 def _sets(value: object) -> "list[frozenset[object]]":
     if isinstance(value, frozenset):
         return [value]
-    return [each for part in value for each in _sets(part)] if isinstance(value, tuple) else []
+    found = []
+    if isinstance(value, tuple):
+        for part in value:
+            found += _sets(part)
+    return found
 
 
 def _holds_moving(value: object) -> bool:

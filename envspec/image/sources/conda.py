@@ -60,8 +60,10 @@ async def _paths(package: CondaPackage, archive: Path) -> list[tuple[str, str]]:
 
     try:
         data = await (await PackageArchive.from_path(archive)).read_file("info/paths.json")
-        # Archives from before 2017 have none; their files are checked once they are linked.
-        return [(str(each["_path"]), str(each["path_type"])) for each in json.loads(data)["paths"]] if data else []
+        if not data:
+            # Archives from before 2017 have none; their files are checked once they are linked.
+            return []
+        return [(str(each["_path"]), str(each["path_type"])) for each in json.loads(data)["paths"]]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise BadCondaPackage(f"{package.filename}: it can't be read ({' '.join(str(error).split())})") from error
 
@@ -112,7 +114,7 @@ class CondaSource:
 
     def owned(self) -> tuple[OwnedPath, ...]:
         """Every path but bytecode and conda-meta. Raises BadCondaPackage, FileConflict, OSError."""
-        return tuple(file.owned for _, file in sorted(self._files().items()))
+        return tuple(file.owned for file in self._files().values())
 
     def entries(self) -> Iterator[Entry]:
         """Files by path, each module followed by its bytecode; then each package's conda-meta.
@@ -124,7 +126,7 @@ class CondaSource:
         return with_folders(self._entries())
 
     def _entries(self) -> Iterator[Entry]:
-        files = [file for _, file in sorted(self._files().items())]
+        files = self._files().values()
         modules = (
             SourceModule(file.entry.path, file.entry.size_bytes, file.real.read_bytes)
             for file in files
@@ -140,7 +142,7 @@ class CondaSource:
             yield Entry(f"{PREFIX}/{_META}/{file_stem(package)}.json", 0o644, data=InMemory(text))
 
     def _files(self) -> Mapping[str, _File]:
-        """Path below the prefix -> its file, without bytecode."""
+        """Path below the prefix -> its file, sorted, without bytecode."""
         files: dict[str, _File] = {}
         for package in self.packages:
             for listed in self._meta(package)["paths_data"]["paths"]:
@@ -158,7 +160,7 @@ class CondaSource:
         for path, file in files.items():
             if not links.isdisjoint(parents_of(path)):
                 raise BadCondaPackage(f"{file.package.filename}: {path} is behind a link of conda's")
-        return files
+        return dict(sorted(files.items()))
 
     def _meta(self, package: CondaPackage) -> Any:
         return json.loads((self.folder / _META / f"{file_stem(package)}.json").read_text(encoding="utf-8"))
@@ -213,12 +215,14 @@ def _is_bytecode(path: str) -> bool:
 def _conda_meta(package: CondaPackage, meta: dict[str, Any], compiled: Mapping[str, str]) -> bytes:
     """conda-meta's file of a package, without rattler's version and without any path of this machine."""
     paths: list[dict[str, Any]] = []
+    bytecode: set[str] = set()
     for listed in meta["paths_data"]["paths"]:
         path = listed.get("original_path") or listed["_path"]
-        if not _is_bytecode(path):
-            paths.append({"_path": path, **{name: listed[name] for name in _FILE_FIELDS if name in listed}})
-    own = {each["_path"] for each in paths}
-    bytecode = (compiled[module] for path in own if (module := f"{PREFIX}/{path}") in compiled)
+        if _is_bytecode(path):
+            continue
+        paths.append({"_path": path, **{name: listed[name] for name in _FILE_FIELDS if name in listed}})
+        if f"{PREFIX}/{path}" in compiled:
+            bytecode.add(compiled[f"{PREFIX}/{path}"])
     paths += [{"_path": path.removeprefix(f"{PREFIX}/"), "path_type": "pyc_file"} for path in bytecode]
     paths.sort(key=lambda each: str(each["_path"]))
     document: dict[str, Any] = {

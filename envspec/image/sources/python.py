@@ -107,7 +107,6 @@ class StandalonePython:
 
     def _survey(self, tar: tarfile.TarFile) -> _Survey:
         """Read all modules into memory, 25 MB: bytecode is compiled ahead of the archive's order."""
-        library = f"lib/python{self._series}"
         paths: list[str] = []
         hard: dict[str, str] = {}
         modules: dict[str, bytes] = {}
@@ -116,7 +115,7 @@ class StandalonePython:
             paths.append(path)
             if info.islnk():
                 hard[path] = info.linkname[len(TOP) + 1 :]
-            if info.isfile() and path.startswith(f"{library}/") and path.endswith(".py"):
+            if info.isfile() and self._is_compiled(path):
                 modules[path] = read_content(tar, info)
             elif path.endswith(".dist-info/RECORD"):
                 records[path] = read_content(tar, info)
@@ -128,14 +127,17 @@ class StandalonePython:
         dangling = [path for path in sorted(kept & hard.keys()) if hard[path] not in kept]
         if dangling:
             raise BadPython(self.archive.name, f"{TOP}/{dangling[0]} is a link to a file that is omitted")
-        names = {f"bin/{name}": f"python{self._series}" for name in ("python3", "python")}
-        # Some files of the interpreter's tests are invalid on purpose, and nothing imports them.
-        compiled = [path for path in modules if not path.startswith(f"{library}/test/")]
-        return _Survey(
-            kept,
-            {path: modules[path] for path in compiled if path in kept},
-            {name: target for name, target in names.items() if name not in kept},
-        )
+        compiled = {path: data for path, data in modules.items() if path in kept}
+        links = {}
+        for name in ("bin/python3", "bin/python"):
+            if name not in kept:
+                links[name] = f"python{self._series}"
+        return _Survey(kept, compiled, links)
+
+    def _is_compiled(self, path: str) -> bool:
+        """Some files of the interpreter's tests are invalid on purpose, and nothing imports them."""
+        library = f"lib/python{self._series}/"
+        return path.startswith(library) and path.endswith(".py") and not path.startswith(f"{library}test/")
 
     def _replaced(self, records: Mapping[str, bytes]) -> set[str]:
         """The files of distributions that a locked one replaces."""
@@ -159,7 +161,9 @@ class StandalonePython:
         if info.islnk():
             return Entry(path, 0o644, EntryKind.HARDLINK, target=f"{PREFIX}{info.linkname[len(TOP) :]}")
         data = modules.get(name)
-        return Entry(path, mode_of(info), data=InMemory(read_content(tar, info) if data is None else data))
+        if data is None:
+            data = read_content(tar, info)
+        return Entry(path, mode_of(info), data=InMemory(data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +211,9 @@ class Venv:
         yield Entry(f"{PREFIX}/include/site/python{series}", 0o755, EntryKind.FOLDER)
         site = f"{PREFIX}/lib/python{series}/site-packages"
         yield Entry(site, 0o755, EntryKind.FOLDER)
-        for path, line in self.below.path_files(f"/{site}").items() if self.below else ():
-            yield Entry(path.lstrip("/"), 0o644, data=InMemory(f"{line}\n".encode()))
+        if self.below:
+            for path, line in self.below.path_files(f"/{site}").items():
+                yield Entry(path.lstrip("/"), 0o644, data=InMemory(f"{line}\n".encode()))
         yield Entry(f"{PREFIX}/lib64", 0o777, EntryKind.SYMLINK, target="lib")
         yield Entry(f"{PREFIX}/pyvenv.cfg", 0o644, data=InMemory(self._config().encode()))
 

@@ -117,7 +117,8 @@ def read_changes(
         _white_out(path.lstrip("/"), changes)
     changed = {path.lstrip("/") for path in texts["changed"].decode("utf-8", "surrogateescape").split("\0")}
     all_changes = _without_unchanged_folders(_linked(changes), changed)
-    before, after = (texts[f"packages.{when}"].decode("utf-8", "replace") for when in ("before", "after"))
+    before = texts["packages.before"].decode("utf-8", "replace")
+    after = texts["packages.after"].decode("utf-8", "replace")
     ordered = sorted(all_changes.values(), key=lambda change: change.path.split("/"))
     undated = tuple(texts["undated"].decode("utf-8", "replace").splitlines())
     return tuple(ordered), installed(before, after), undated
@@ -403,7 +404,8 @@ def _difference(locked: SystemLayer, found: SystemLayer) -> SystemDiffers:
             "cache and in that of the lock's author"
         )
     shown = [f"  {line}" for line in lines[:_MAX_LINES]]
-    shown += [f"  and {len(lines) - _MAX_LINES} more"] if len(lines) > _MAX_LINES else []
+    if len(lines) > _MAX_LINES:
+        shown.append(f"  and {len(lines) - _MAX_LINES} more")
     what = f"the system layer for {found.platform.value} is {found.diff_id}, but the lock has {locked.diff_id}"
     return SystemDiffers("\n".join([what, *shown]), hint=hint)
 
@@ -412,7 +414,9 @@ def _read_head(path: Path, apt: tuple[str, ...]) -> tuple[SystemLayer, SystemSou
     """A cached layer; None if its head can't be read."""
     try:
         head = json.loads(path.read_bytes())
-        head = {name: tuple(value) if isinstance(value, list) else value for name, value in head.items()}
+        for name, value in head.items():
+            if isinstance(value, list):
+                head[name] = tuple(value)
         layer = SystemLayer(**{**head, "platform": Platform(head["platform"])})
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -40,8 +40,7 @@ ContainerFiles = Iterator[tuple[str, IO[bytes]]]
 def tar_files(stream: IO[bytes]) -> ContainerFiles:
     with tarfile.open(fileobj=stream, mode="r|") as tar:
         for member in tar:
-            file = tar.extractfile(member) if member.isreg() else None
-            if file is not None:
+            if member.isreg() and (file := tar.extractfile(member)) is not None:
                 yield PurePosixPath(member.name).name, file
 
 

@@ -72,6 +72,7 @@ def work_files(wish: AptRequest, environ: Mapping[str, str], certificates: bytes
 
     environ: this machine's; only its proxies are used. certificates: this machine's CA bundle.
     """
+    bundle = f"{WORK}/ca.pem" if certificates else None
     variables = {
         "PATH": _PATH,
         "LC_ALL": "C.UTF-8",
@@ -89,19 +90,22 @@ def work_files(wish: AptRequest, environ: Mapping[str, str], certificates: bytes
         "USER_HOME": f"/{HOME}",
         "USER_ID": str(UID),
         "GROUP_ID": str(GID),
-        **({"SSL_CERT_FILE": f"{WORK}/ca.pem"} if certificates else {}),
         **{name: value for name, value in environ.items() if name.lower() in _PROXIES},
     }
+    if bundle:
+        variables["SSL_CERT_FILE"] = bundle
     exported = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(variables.items()))
     result = {
         "install.sh": _script(),
         "apt-sources.sh": _sources_script(),
         "environment": exported.encode(),
-        "apt.conf": _apt_conf(f"{WORK}/ca.pem" if certificates else None).encode(),
+        "apt.conf": _apt_conf(bundle).encode(),
         "preferences": _preferences(wish.pins).encode(),
         "wanted": "".join(f"{name}\n" for name in wish.apt).encode(),
     }
-    return result | ({"ca.pem": certificates} if certificates else {})
+    if certificates:
+        result["ca.pem"] = certificates
+    return result
 
 
 def is_excluded(path: str, *, is_folder: bool) -> bool:
@@ -118,12 +122,13 @@ def installed(before: str, after: str) -> tuple[str, ...]:
 
 def package_differences(locked: Sequence[str], found: Sequence[str]) -> tuple[str, ...]:
     """One line for each changed package: `gcc: locked 4:12.2.0-3, installed 4:12.3.0-1`."""
-    was, now = (dict(package.partition("=")[::2] for package in packages) for packages in (locked, found))
-    return tuple(
-        f"{name}: locked {was.get(name, 'not')}, installed {now.get(name, 'not')}"
-        for name in sorted(was.keys() | now.keys())
-        if was.get(name) != now.get(name)
-    )
+    was = dict(package.partition("=")[::2] for package in locked)
+    now = dict(package.partition("=")[::2] for package in found)
+    lines = []
+    for name in sorted(was.keys() | now.keys()):
+        if was.get(name) != now.get(name):
+            lines.append(f"{name}: locked {was.get(name, 'not')}, installed {now.get(name, 'not')}")
+    return tuple(lines)
 
 
 def _timestamp(snapshot: datetime) -> str:

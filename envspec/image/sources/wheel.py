@@ -154,10 +154,12 @@ class WheelLayout:
         self._generate(f"{folder}/INSTALLER", f"{INSTALLER}\n".encode(), _FILE)
         if wheel.direct_url is not None:
             self._generate(f"{folder}/direct_url.json", _direct_url(wheel.direct_url, wheel.sha256), _FILE)
-        in_library = [path for path in self.files if path.startswith(f"{self._library}/")]
-        self.sources = sorted(path for path in in_library if path.endswith(".py"))
+        self.sources = sorted(filter(self._is_module, self.files))
         self._record_path = f"{folder}/RECORD"
         self._rows = self._installed_rows(_record(wheel, info))
+
+    def _is_module(self, path: str) -> bool:
+        return path.startswith(f"{self._library}/") and path.endswith(".py")
 
     def record(self, compiled: Mapping[str, str]) -> Entry:
         """RECORD with the paths of bytecode, without hashes as with pip. compiled: path of a module -> its bytecode."""
@@ -215,8 +217,9 @@ class WheelLayout:
         return rows
 
     def _relative(self, path: str) -> str:
-        inside = path.removeprefix(f"{self._library}/")
-        return inside if inside != path else posixpath.relpath(f"/{path}", f"/{self._library}")
+        if path.startswith(f"{self._library}/"):
+            return path.removeprefix(f"{self._library}/")
+        return posixpath.relpath(f"/{path}", f"/{self._library}")
 
     def _place(self, member: WheelMember, path: str, mode: int) -> None:
         if path in self.files:
@@ -234,7 +237,7 @@ def _dist_info(wheel: LockedWheel, members: Sequence[WheelMember]) -> Mapping[st
     if len(infos) != 1:
         raise BadWheel(wheel.filename, f"{len(infos)} folders end in .dist-info ({', '.join(infos)}), not one")
     info = {member.path[len(infos[0]) + 1 :]: member for member in members if member.path.startswith(f"{infos[0]}/")}
-    if missing := [name for name in ("METADATA", "RECORD", "WHEEL") if name not in info]:
+    if missing := sorted({"METADATA", "RECORD", "WHEEL"} - info.keys()):
         raise BadWheel(wheel.filename, f"no {' and no '.join(missing)} in {infos[0]}")
     folder_name, _, folder_version = infos[0].removesuffix(".dist-info").rpartition("-")
     metadata = BytesHeaderParser().parsebytes(_text(wheel, info["METADATA"]))
@@ -347,9 +350,12 @@ class WheelSource:
     def _entries(self) -> Iterator[Entry]:
         entry_owners(self.listings())
         layouts = [self._layouts.pop(wheel) for wheel in self._sorted()]
-        files = {path: entry for layout in layouts for path, entry in layout.files.items()}
-        sources = sorted({path for layout in layouts for path in layout.sources})
-        modules = (_source_module(files[path]) for path in sources)
+        files: dict[str, Entry] = {}
+        sources: set[str] = set()
+        for layout in layouts:
+            files.update(layout.files)
+            sources.update(layout.sources)
+        modules = (_source_module(files[path]) for path in sorted(sources))
         compiled: dict[str, str] = {}
         listed = (files[path] for path in sorted(files))
         yield from with_bytecode(self.pyc, listed, modules, compiled, files)
@@ -372,12 +378,12 @@ class WheelSource:
 
     def owned(self) -> tuple[OwnedPath, ...]:
         """The paths of `listings`. Only empty files may be shared without comparing their content."""
-        listings = zip(self._sorted(), self.listings(), strict=True)
-        return tuple(
-            OwnedPath(entry.path, listing.owner, wheel.sha256 if entry.size_bytes or entry.mode != _FILE else "")
-            for wheel, listing in listings
-            for entry in listing.entries
-        )
+        paths = []
+        for wheel, listing in zip(self._sorted(), self.listings(), strict=True):
+            for entry in listing.entries:
+                digest = wheel.sha256 if entry.size_bytes or entry.mode != _FILE else ""
+                paths.append(OwnedPath(entry.path, listing.owner, digest))
+        return tuple(paths)
 
     def _sorted(self) -> list[LockedWheel]:
         return sorted(self.wheels, key=lambda wheel: (wheel.name, wheel.version, wheel.sha256))
