@@ -64,9 +64,15 @@ _LISTS: Mapping[str, Callable[[Any], Any]] = {
 class ProcessEvents:
     """The events of one process until its end.
 
-    turn: when the check's turn began, in seconds of the monotonic clock. phases: in its turn. preimports: before it.
-    open_phases: begun and not ended, and when. current: the one that began last. hints: of findings that failed. values
-    and lost, of a rank: results for the check; node -> why it is lost. raised: kind of the error, and its text.
+    turn: when the check's turn began, in seconds of the monotonic clock.
+    phases: those in its turn.
+    preimports: those before it.
+    open_phases: begun and not ended, and when they began.
+    current: the phase that began last.
+    hints: of findings that failed.
+    values: of a rank: results for the check.
+    lost: of a rank: node -> why it is lost.
+    raised: kind of the error, and its text.
     not_run: reason and hint.
     """
 

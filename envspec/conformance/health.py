@@ -183,10 +183,15 @@ def fabric_faults(health: int) -> list[str]:
 class Watched:
     """What was seen of a GPU while checks ran.
 
-    before: its values before the first check. samples: how many, and busy: in how many of them a kernel ran. reasons:
-    why clocks were lowered -> in how many busy samples. generation, width: the largest PCIe generation and the smallest
-    width of samples with traffic, None without one. xids: numbers of its Xid errors, in order. problems: what could not
-    be sampled -> why. at: time of the last sample, in seconds of the monotonic clock.
+    before: its values before the first check.
+    samples: how many there are.
+    busy: in how many of them a kernel ran.
+    reasons: why clocks were lowered -> in how many busy samples.
+    generation: the largest PCIe generation of samples with traffic; None without one.
+    width: the smallest PCIe width of samples with traffic; None without one.
+    xids: numbers of its Xid errors, in order.
+    problems: what could not be sampled -> why.
+    at: time of the last sample, in seconds of the monotonic clock.
     """
 
     before: dict[str, int] = field(default_factory=dict)

@@ -153,13 +153,19 @@ class SuiteStart:
 class SuiteRequest:
     """One run of the suite.
 
-    device: `cuda` or `cpu`. required: checks that must not be `not run`. world_size: processes of the distributed
-    checks on this machine; None for one per GPU. locked: what the stack has to be. as_if: a lock with which it is
-    compared though it was not made from it: differences inform. limits:
-    check -> seconds, instead of its own limit; `driver`: of the driver's query. limit_factor: of all limits. burn_s:
-    seconds of the products of `sustained`; 0 for its own. preimports: how many processes may import before their turn;
-    None for as many as the cores allow. driver: added by the suite, if GPUs are requested. named: the checks that the
-    user or the spec requests by name, whose results are the question of the run; without them it is training.
+    device: `cuda` or `cpu`.
+    required: checks that must not be `not run`.
+    world_size: processes of the distributed checks on this machine; None for one per GPU.
+    locked: what the stack has to be.
+    as_if: a lock with which it is compared though it was not made from it: differences inform.
+    limits: check -> seconds, instead of its own limit; `driver`: of the driver's query.
+    limit_factor: of all limits.
+    burn_s: seconds of the products of `sustained`; 0 for its own.
+    named: the checks that the user or the spec requests by name, whose results are the question of the run; without
+        them it is training.
+    preimports: how many processes may import before their turn; None for as many as the cores allow.
+    driver: added by the suite, if GPUs are requested.
+    watch: file with what happens to the GPUs meanwhile, added by the suite.
     """
 
     device: str

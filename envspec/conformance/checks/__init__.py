@@ -16,11 +16,16 @@ if TYPE_CHECKING:
 class CheckDefinition:
     """A line of the table.
 
-    limit_s: enough on the slowest supported machine; it grows by limit_s_per_gpu for each further GPU, by
-    limit_s_per_gb for each GB of wheels in the lock, and by limit_s_per_burn_s for each second of `--burn`. proves: a
-    description. needs: it is not run unless the stack has one of these modules. preimports: modules imported before its
-    turn, in this order. alone: whether no other check imports while it runs. each_gpu: whether it runs in one process
-    for each GPU, at the same time, each of which sees no other GPU. advice: its hint if it fails without a better one.
+    limit_s: enough on the slowest supported machine.
+    proves: a description.
+    needs: it is not run unless the stack has one of these modules.
+    preimports: modules imported before its turn, in this order.
+    alone: whether no other check imports while it runs.
+    each_gpu: whether it runs in one process for each GPU, at the same time, each of which sees no other GPU.
+    limit_s_per_gpu: seconds more for each further GPU.
+    limit_s_per_gb: seconds more for each GB of wheels in the lock.
+    limit_s_per_burn_s: seconds more for each second of `--burn`.
+    advice: its hint if it fails without a better one.
     """
 
     limit_s: float

@@ -119,9 +119,14 @@ class RankFailed(Exception):
 class Launch:
     """A torchrun to be started, whose ranks read this too.
 
-    name: for people. program: `ddp` or `fsdp`. device: `cuda` or `cpu`. backend: `nccl` or `gloo`. processes: ranks on
-    this machine, the same number on each. timeout_s: how long a rank waits for another one. join_s: how long a node
-    waits for the others to join. sharding: `fsdp2` or `fsdp1`, of the program `fsdp`.
+    name: for people.
+    program: `ddp` or `fsdp`.
+    device: `cuda` or `cpu`.
+    backend: `nccl` or `gloo`.
+    processes: ranks on this machine, the same number on each.
+    timeout_s: how long a rank waits for another one.
+    join_s: how long a node waits for the others to join.
+    sharding: `fsdp2` or `fsdp1`, of the program `fsdp`.
     """
 
     name: str
