@@ -23,7 +23,6 @@ from envspec.verifier.record import path_below
 
 #: The longest path that conda packages have room for: their placeholder has 255 characters with its end.
 LONGEST_PREFIX = 254
-_NO_OWNERS: Final[Mapping[str, str]] = {}
 _PUBLISHED: Final = (
     "use another version and report this one to its owner: its hash is the locked one, so it was published like this"
 )
@@ -101,7 +100,7 @@ def _state(path: Path) -> FileState:
 
 
 def check_ownership(
-    site: Path, before: Mapping[str, str], states: Mapping[str, FileState], owners: Mapping[str, str] = _NO_OWNERS
+    site: Path, before: Mapping[str, str], states: Mapping[str, FileState], owners: Mapping[str, str]
 ) -> None:
     """Refuse an environment in which a file has two owners, or a file from before the wheels changed.
 

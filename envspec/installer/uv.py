@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from envspec.context import Context
@@ -39,7 +38,6 @@ _INHERITED: Final = (
     *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "NETRC", "SSL_CERT_DIR", "XDG_DATA_HOME", "UV_PYTHON_INSTALL_DIR"),
     *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"),
 )
-_NONE: Final[Mapping[str, Mapping[str, str | None]]] = MappingProxyType({})
 _LOOPBACK: Final = "127.0.0.1,localhost,::1"
 _TRANSIENT: Final = re.compile(
     r"decoding response body|Connection (?:reset|refused|closed)|connection closed|timed out|Failed to extract archive"
@@ -321,7 +319,7 @@ def _is_intact(folder: Path) -> bool:
     return bool(expected) and all(each.drift is None for each in hash_all(expected, os.path.realpath(folder.parent)))
 
 
-def changed_in_cache(prefix: Path, wrong_records: Mapping[str, Mapping[str, str | None]] = _NONE) -> list[str]:
+def changed_in_cache(prefix: Path, wrong_records: Mapping[str, Mapping[str, str | None]]) -> list[str]:
     """Packages in an environment with a file that was changed after uv unpacked it into its cache.
 
     uv links files to its cache: one that is edited in an environment is the same in the cache, and in every environment

@@ -186,7 +186,7 @@ def test_a_file_of_condas_that_was_touched(site: Path, harm: str) -> None:
         (site / "new").write_bytes(b"conda's")
         (site / "new").replace(file)
     with pytest.raises(NoSolution, match=r"lib/numpy.so of conda's numpy 2.0 was changed"):
-        conda.check_ownership(site, files, states)
+        conda.check_ownership(site, files, states, {})
 
 
 # The folder

@@ -214,9 +214,9 @@ def test_a_file_of_two_packages_is_not_edited(user: User) -> None:
         (rival / name).write_text("")
         os.utime(rival / name, (0, 0))
     (rival / "RECORD").write_text(f"other/__init__.py,sha256={'A' * 43},1\n")
-    assert changed_in_cache(prefix) == []
+    assert changed_in_cache(prefix, {}) == []
     edit(user, "env")
-    assert changed_in_cache(prefix) == ["other", "rival"]
+    assert changed_in_cache(prefix, {}) == ["other", "rival"]
 
 
 def test_an_edit_is_not_installed_offline(user: User, lock: Path) -> None:
