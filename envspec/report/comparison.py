@@ -9,24 +9,25 @@ from typing import Final
 
 from envspec.context import counted
 from envspec.escaping import markdown
-from envspec.receipts.compare import Comparison, Line, Weight, columns
-from envspec.receipts.metrics import Better, devices, has_kind
+from envspec.receipts.compare import Comparison, Line, Weight, columns, has_shared_fingerprint
+from envspec.receipts.metrics import devices, has_kind
 from envspec.report import page
 from envspec.report.format import (
-    Column,
-    Kind,
     Row,
     Table,
     amount,
     document,
     first_rows,
     listing,
-    markdown_lines,
+    markdown_page,
+    not_empty,
     row,
     share,
     short_hashes,
     text,
+    with_heads,
 )
+from envspec.report.receipt import brief_counts
 
 #: Times are reported as worse beyond this fraction of the first receipt's and this many seconds.
 _TIME_PART: Final = 0.10
@@ -38,20 +39,14 @@ _SHOWN: Final = 20
 
 
 def as_text(comparison: Comparison, width: int) -> str:
-    worse = first_rows(_worse(comparison), _SHOWN, "--format json shows all of them")
-    fleet = _fleet(comparison)
-    heads = Row(tuple(column.title for column in fleet.columns))
-    return text(
-        (),
-        (
-            listing(headline(comparison), itertools.starmap(row, answers(comparison))),
-            _faults(comparison),
-            *_sections(comparison),
-            worse,
-            replace(fleet, rows=(heads, *fleet.rows)),
-        ),
-        width,
+    tables = (
+        listing(headline(comparison), itertools.starmap(row, answers(comparison))),
+        _faults(comparison),
+        *_sections(comparison),
+        first_rows(_worse(comparison), _SHOWN, "--format json shows all of them"),
+        with_heads(_fleet(comparison)),
     )
+    return text((), tables, width)
 
 
 def as_markdown(comparison: Comparison) -> str:
@@ -62,38 +57,37 @@ def as_markdown(comparison: Comparison) -> str:
         _worse(comparison),
         *(replace(table, is_folded=True) for table in _sections(comparison)),
     )
-    lines = [f"## {markdown(headline(comparison))}", "", *(line for each in tables for line in markdown_lines(each))]
-    return "\n".join(lines).rstrip("\n") + "\n"
+    return markdown_page((f"## {markdown(headline(comparison))}", ""), tables)
 
 
 def as_html(comparison: Comparison) -> str:
     tables = (_faults(comparison), _fleet(comparison), _worse(comparison), *_sections(comparison))
     plots = []
     for column in columns(comparison.receipts):
-        better = "less" if column.better is Better.LOWER else "more"
-        plot = page.side_by_side(column.unit, comparison.names, column.values)
-        plots.append((f"{column.title}, {column.unit} ({better} is better)", plot))
+        plots.append((page.plot_title(column), page.side_by_side(column, comparison.names)))
     return page.render(
         "comparison.html.jinja",
         headline=headline(comparison),
         verdict="failed" if comparison.differs else "passed",
         answers=listing("", itertools.starmap(row, answers(comparison))),
-        tables=[table for table in tables if table.rows],
+        tables=not_empty(tables),
         plots=plots,
     )
 
 
 def as_json(comparison: Comparison) -> str:
     """What differs by section, the numbers, and the main numbers of each receipt."""
+    different = {}
+    for title, lines in comparison.sections.items():
+        if lines:
+            different[title] = list(map(asdict, lines))
     return document(
         {
             "receipts": comparison.names,
             "differs": comparison.differs,
             "is_same_kind": comparison.is_same_kind,
             "faults": [f"{line.what}: {line.note}" for line in comparison.faults],
-            "different": {
-                title: [asdict(line) for line in lines] for title, lines in comparison.sections.items() if lines
-            },
+            "different": different,
             "numbers": comparison.numbers,
             "main": columns(comparison.receipts),
         }
@@ -104,7 +98,9 @@ def headline(comparison: Comparison) -> str:
     count = counted(len(comparison.names), "receipt")
     if comparison.faults:
         return f"{count}: a machine computes wrong results"
-    return f"{count}: they differ" if comparison.differs else f"{count}: same stack, machines and outcome"
+    if comparison.differs:
+        return f"{count}: they differ"
+    return f"{count}: same stack, machines and outcome"
 
 
 def answers(comparison: Comparison) -> list[tuple[str, str]]:
@@ -119,19 +115,23 @@ def answers(comparison: Comparison) -> list[tuple[str, str]]:
 
 def _same_stack(comparison: Comparison) -> str:
     answer = _answer(comparison, "Stack", "Versions that ran")
-    is_known = all(each.lock for each in comparison.receipts)
-    return answer if is_known or answer != "yes" else "yes, as far as the versions that ran show: no lock"
+    if answer == "yes" and not all(each.lock for each in comparison.receipts):
+        return "yes, as far as the versions that ran show: no lock"
+    return answer
 
 
 def _answer(comparison: Comparison, *sections: str) -> str:
-    lines = (line for section in sections for line in comparison.sections[section])
-    different = [line.what for line in lines if line.weight is not Weight.INFO]
+    different = []
+    for section in sections:
+        different += [line.what for line in comparison.sections[section] if line.weight is not Weight.INFO]
     return f"no: {_some(different)}" if different else "yes"
 
 
 def _some(names: Sequence[str]) -> str:
     more = len(names) - _NAMED
-    return ", ".join(names) if more <= 1 else f"{', '.join(names[:_NAMED])} and {more} more"
+    if more <= 1:
+        return ", ".join(names)
+    return f"{', '.join(names[:_NAMED])} and {more} more"
 
 
 def _bits(comparison: Comparison) -> str:
@@ -139,13 +139,7 @@ def _bits(comparison: Comparison) -> str:
         return f"no, a machine computes wrong results: {_some([line.what for line in comparison.faults])}"
     if different := [line.what for line in comparison.sections["Fingerprints"]]:
         return f"exact results yes, others no: {_some(different)}"
-    shared = set.intersection(
-        *(
-            {(check.check, each.name) for check in receipt.checks for each in check.fingerprints}
-            for receipt in comparison.receipts
-        )
-    )
-    return "yes" if shared else "unknown: no fingerprint is in all receipts"
+    return "yes" if has_shared_fingerprint(comparison.receipts) else "unknown: no fingerprint is in all receipts"
 
 
 def _speed(comparison: Comparison) -> str:
@@ -157,9 +151,9 @@ def _speed(comparison: Comparison) -> str:
     if beyond:
         return f"no: {_some(beyond)}"
     # Times have no tolerance: a cold cache doubles them.
-    judged = any(each.is_judged for each in comparison.numbers)
-    unknown = "unknown: no two receipts share a rate with a spread or a peak of memory"
-    return "yes, within the tolerances" if judged else unknown
+    if any(each.is_judged for each in comparison.numbers):
+        return "yes, within the tolerances"
+    return "unknown: no two receipts share a rate with a spread or a peak of memory"
 
 
 def _faults(comparison: Comparison) -> Table:
@@ -167,27 +161,28 @@ def _faults(comparison: Comparison) -> Table:
 
 
 def _fleet(comparison: Comparison) -> Table:
-    found = columns(comparison.receipts)
+    titles = "receipt|verdict:outcome|ran on|driver|passed / failed / not run"
+    numbers: list[tuple[str, ...]] = [()] * len(comparison.names)
+    for column in columns(comparison.receipts):
+        titles += f"|{column.title}, {column.unit}:number"
+        numbers = [(*each, amount(value)) for each, value in zip(numbers, column.values, strict=True)]
     rows = []
-    for index, (name, receipt) in enumerate(zip(comparison.names, comparison.receipts, strict=True)):
-        checks = receipt.summary.checks
-        counts = f"{checks.passed} / {checks.failed} / {checks.not_run}"
-        numbers = (amount(column.values[index]) for column in found)
-        rows.append(row(name, receipt.verdict.value, devices(receipt), receipt.machine.driver or "-", counts, *numbers))
-    texts = map(Column, ("ran on", "driver", "passed / failed / not run"))
-    titles = (Column("receipt"), Column("verdict", Kind.OUTCOME), *texts)
-    mains = (Column(f"{column.title}, {column.unit}", Kind.NUMBER) for column in found)
-    return Table("Receipts", (*titles, *mains), tuple(rows))
+    for name, receipt, amounts in zip(comparison.names, comparison.receipts, numbers, strict=True):
+        counts = brief_counts(receipt.summary.checks)
+        driver = receipt.machine.driver or "-"
+        rows.append(row(name, receipt.verdict.value, devices(receipt), driver, counts, *amounts))
+    return listing("Receipts", rows, titles)
 
 
 def _sections(comparison: Comparison) -> list[Table]:
     """A table of differences for each section; equal values of a difference share a row."""
-    heads = (Column("what"), Column("meaning", Kind.OUTCOME), Column("receipts"), Column("value"), Column("note"))
-    return [
-        Table(f"{title}: {counted(len(lines), 'difference')}", heads, tuple(_rows(comparison, lines)))
-        for title, lines in comparison.sections.items()
-        if lines
-    ]
+    tables = []
+    for title, lines in comparison.sections.items():
+        if lines:
+            count = counted(len(lines), "difference")
+            rows = _rows(comparison, lines)
+            tables.append(listing(f"{title}: {count}", rows, "what|meaning:outcome|receipts|value|note"))
+    return tables
 
 
 def _rows(comparison: Comparison, lines: Sequence[Line]) -> list[Row]:
@@ -215,9 +210,9 @@ def _worse(comparison: Comparison) -> Table:
             if value is not None and worse is not None and _counts(each.unit, worse, value - base, allowed):
                 numbers = amount(base, each.unit), amount(value, each.unit)
                 found.append((worse, row(name, f"{each.check}: {each.name}", *numbers, f"{share(worse)} worse")))
-    rows = tuple(line for _, line in sorted(found, key=lambda pair: -pair[0]))
-    heads = (Column("receipt"), Column("number"), Column("first", Kind.OLD), Column("this", Kind.NEW), Column("change"))
-    return Table(f"Worse than {comparison.names[0]}", heads, rows)
+    found.sort(key=lambda pair: -pair[0])
+    rows = [line for _, line in found]
+    return listing(f"Worse than {comparison.names[0]}", rows, "receipt|number|first:old|this:new|change")
 
 
 def _counts(unit: str, worse: float, more: float, allowed: float | None) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -13,13 +12,14 @@ from envspec.image.layers.types import Layer
 from envspec.lockfile.diff import LockDiff
 from envspec.lockfile.diff_packages import Change, Move, without_retagged
 from envspec.report.format import (
-    Column,
-    Kind,
     Row,
     Table,
+    block,
     capital,
+    comma_separated,
     document,
-    markdown_lines,
+    listing,
+    markdown_page,
     row,
     short_hashes,
     shortened,
@@ -48,9 +48,7 @@ def as_text(diff: LockDiff, width: int) -> str:
 def as_markdown(diff: LockDiff) -> str:
     title = " -> ".join(map(markdown, _names(diff)))
     summary = "No differences" if diff.is_empty else capital(_summary(diff))
-    lines = [f"### {title}", "", f"{summary}.", ""]
-    lines += (line for table in _tables(diff) for line in markdown_lines(table, 4))
-    return "\n".join(lines).rstrip("\n") + "\n"
+    return markdown_page((f"### {title}", "", f"{summary}.", ""), _tables(diff), 4)
 
 
 def as_json(diff: LockDiff) -> str:
@@ -75,16 +73,15 @@ def _names(diff: LockDiff) -> dict[str, None]:
 
 
 def _summary(diff: LockDiff) -> str:
-    conda = _counts(diff.conda, "conda package")
-    packages = _counts(diff.packages, _noun(diff))
-    others = len({change.name for change in (*diff.environment, *diff.decisions)})
-    replaced = len(diff.replaced)
-    parts = [
-        f"{counted(replaced, 'file')} replaced at the same version" if replaced else "",
-        conda,
-        packages or ("" if conda or replaced else "no package differs"),
-        f"{counted(others, 'other value')} changed" if others else "",
-    ]
+    parts = []
+    if diff.replaced:
+        parts.append(f"{counted(len(diff.replaced), 'file')} replaced at the same version")
+    parts.append(_counts(diff.conda, "conda package"))
+    parts.append(_counts(diff.packages, _noun(diff)))
+    if not any(parts):
+        parts.append("no package differs")
+    if others := {change.name for change in (*diff.environment, *diff.decisions)}:
+        parts.append(f"{counted(len(others), 'other value')} changed")
     return "; ".join(filter(None, parts))
 
 
@@ -94,14 +91,15 @@ def _noun(diff: LockDiff) -> str:
 
 def _counts(changes: Iterable[Change], noun: str) -> str:
     """`3 packages added, 1 up`: each package once for each of its moves."""
-    once = {(change.move, change.name) for change in changes}
-    of_each = Counter(move for move, _ in once)
+    names: dict[Move | None, set[str]] = {}
+    for change in changes:
+        names.setdefault(change.move, set()).add(change.name)
     parts: list[str] = []
     for move in Move:
-        count = of_each[move]
-        if count:
-            word = _MOVES.get(move, move.value)
-            parts.append(f"{count} {word}" if parts else f"{counted(count, noun)} {word}")
+        if move in names:
+            count = len(names[move])
+            number = str(count) if parts else counted(count, noun)
+            parts.append(f"{number} {_MOVES.get(move, move.value)}")
     return ", ".join(parts)
 
 
@@ -120,13 +118,14 @@ def _tables(diff: LockDiff) -> list[Table]:
 
 
 def _table(title: str, head: str, rows: Iterable[Row], notes: str = "details") -> Table:
-    changed = Column("change"), Column("old", Kind.OLD), Column("new", Kind.NEW)
-    return Table(title, (Column(head), *changed, Column("platforms")), tuple(rows), notes)
+    return listing(title, rows, f"{head}|change|old:old|new:new|platforms", notes)
 
 
 def _where(change: Change, diff: LockDiff) -> str:
     """The platforms; empty for none, and for all platforms of both locks."""
-    return "" if change.platforms == diff.platforms else ", ".join(platform.value for platform in change.platforms)
+    if change.platforms == diff.platforms:
+        return ""
+    return comma_separated(change.platforms)
 
 
 def _replaced(diff: LockDiff) -> Iterator[Row]:
@@ -147,7 +146,9 @@ def _value(change: Change, diff: LockDiff) -> Row:
 
 def _package(change: Change, diff: LockDiff) -> Row:
     move = change.move.value if change.move else ""
-    notes = (short_hashes(f"{detail.name} {detail.old or _NONE} -> {detail.new or _NONE}") for detail in change.details)
+    notes = []
+    for detail in change.details:
+        notes.append(short_hashes(f"{detail.name} {detail.old or _NONE} -> {detail.new or _NONE}"))
     return row(change.name, move, change.old or "", change.new or "", _where(change, diff), notes=notes)
 
 
@@ -164,7 +165,6 @@ def image_as_text(diff: ImageDiff, width: int) -> str:
     """The layers that a pull moves, largest first, and their total size."""
     if not diff.is_changed:
         return f"the same image: {diff.first.id}\n"
-    columns = (Column(), Column("", Kind.NUMBER), Column())
     summary = (
         f"{_layers(diff.kept)} of {len(diff.second.layers)} unchanged; "
         f"a pull moves {_layers(diff.moved)} and the config, {size(diff.moved_bytes)}"
@@ -172,9 +172,9 @@ def image_as_text(diff: ImageDiff, width: int) -> str:
     if len(diff.chained) != len(diff.moved):
         summary += f". Docker's own store identifies layers by those below them: it moves {_layers(diff.chained)}, "
         summary += size(diff.chained_bytes)
-    layers = Table("", columns, (*_rows("+", diff.moved), *_rows("-", diff.removed)))
-    head = [f"{side.name}  {side.id}" for side in (diff.first, diff.second)]
-    return text(head, [layers], width) + "\n" + "".join(f"{line}\n" for line in wrapped(summary, width))
+    layers = listing("", (*_rows("+", diff.moved), *_rows("-", diff.removed)), "|:number|")
+    head = (f"{diff.first.name}  {diff.first.id}", f"{diff.second.name}  {diff.second.id}")
+    return "\n".join((text(head, [layers], width), block(wrapped(summary, width))))
 
 
 def image_as_json(diff: ImageDiff) -> str:
@@ -206,15 +206,16 @@ def _description(layer: Layer) -> str:
 
 
 def _objects(layers: Sequence[Layer]) -> list[dict[str, object]]:
-    return [
-        {
-            "digest": each.blob.digest,
-            "diff_id": each.diff_id,
-            "size": each.blob.size_bytes,
-            "created_by": each.created_by,
-        }
-        for each in layers
-    ]
+    return list(map(_object, layers))
+
+
+def _object(layer: Layer) -> dict[str, object]:
+    return {
+        "digest": layer.blob.digest,
+        "diff_id": layer.diff_id,
+        "size": layer.blob.size_bytes,
+        "created_by": layer.created_by,
+    }
 
 
 def _layers(layers: Sequence[Layer]) -> str:

@@ -21,16 +21,19 @@ from envspec.diagnostics.explain import (
     Variant,
 )
 from envspec.diagnostics.fit import FitFinding, FitReport, FitVerdict
-from envspec.diagnostics.machine import Machine, MachineSource
+from envspec.diagnostics.machine import Machine, MachineGpu, MachineSource
 from envspec.lockfile.toml_writer import string
-from envspec.models import DEFAULT_INDEX, SPEC, CpuBuild, Decision, GpuCode, Platform
+from envspec.models import DEFAULT_INDEX, SPEC, CpuBuild, Decision, GpuCode, ImageSettings, Platform
 from envspec.reasons import reason, words
 from envspec.report.format import (
     Row,
     Table,
+    block,
+    comma_separated,
     document,
     hanging,
     listing,
+    optional,
     row,
     short_hashes,
     size,
@@ -43,8 +46,8 @@ from envspec.report.format import (
 def as_text(explanation: Explanation | PackageExplanation, width: int) -> str:
     if isinstance(explanation, PackageExplanation):
         return text((), _package(explanation), width)
-    gpus = f", for {', '.join(explanation.gpus)}" if explanation.gpus else ""
-    facts = f", by envspec's data {explanation.facts}" if explanation.facts else ""
+    gpus = optional(", for {}", ", ".join(explanation.gpus))
+    facts = optional(", by envspec's data {}", explanation.facts)
     title = f"{explanation.name}: nothing newer than {utc(explanation.as_of)}{facts}{gpus}"
     return text(wrapped(title, width), _lock(explanation), width)
 
@@ -56,18 +59,14 @@ def as_json(explanation: Explanation | PackageExplanation) -> str:
 
 def _lock(found: Explanation) -> list[Table]:
     packages = "packages" if found.channels else "wheels"
+    own_as_of = [row(name, utc(as_of)) for name, as_of in found.package_as_of]
+    own_as_of += [row(f"{name} (conda)", utc(as_of)) for name, as_of in found.conda_as_of]
     return [
         listing("conda channels", _channels(found)),
-        listing(
-            "packages with their own as_of",
-            (
-                *(row(name, utc(as_of)) for name, as_of in found.package_as_of),
-                *(row(f"{name} (conda)", utc(as_of)) for name, as_of in found.conda_as_of),
-            ),
-        ),
+        listing("packages with their own as_of", own_as_of),
         listing("decisions", _decisions(found.decisions)),
         listing("base image", _base_image(found)),
-        listing("image", _image(found.image) if found.image else ()),
+        listing("image", _image(found.image)),
         listing("driver", _driver(found)),
         listing("GPU code", _gpu_code(found.gpu_code)),
         listing("GPU code read from wheels during image builds on this machine", _gpu_code(found.gpu_code_read)),
@@ -79,15 +78,11 @@ def _lock(found: Explanation) -> list[Table]:
 
 def _channels(found: Explanation) -> Iterator[Row]:
     for channel in found.channels:
-        part = channel.part
-        notes = (
-            (
-                f"solved from part of {channel.name}: {part.records:,} records; the whole channel may solve otherwise",
-                f"sha256:{part.sha256}",
-            )
-            if part
-            else ()
-        )
+        notes = []
+        if part := channel.part:
+            count = f"{part.records:,} records"
+            notes.append(f"solved from part of {channel.name}: {count}; the whole channel may solve otherwise")
+            notes.append(f"sha256:{part.sha256}")
         yield row(channel.name, "" if channel.name == channel.url else channel.url, notes=notes)
 
 
@@ -105,44 +100,35 @@ def _decisions(decisions: Sequence[Decision]) -> Iterator[Row]:
         # The reason for apt packages names the origin of each.
         source = "" if decision.what == "image.apt" else decision.source
         value = _RUNS.get(decision.value, decision.value) if decision.what.startswith("gpu.") else decision.value
-        yield row(decision.what, short_hashes(value), _listed(platforms), notes=[_sourced(words(decision.why), source)])
+        notes = [_sourced(words(decision.why), source)]
+        yield row(decision.what, short_hashes(value), comma_separated(platforms), notes=notes)
 
 
 def _sourced(reason: str, source: str) -> str:
     # A key of the spec has brackets of its own: [cuda] version.
     origin = f"spec: {source}" if source.startswith("[") else source
-    return f"{reason} [{origin}]" if source else reason
+    return reason + optional(" [{}]", origin)
 
 
 def _base_image(found: Explanation) -> Iterator[Row]:
-    for image in filter(None, (found.base_image, *(each.base_image for each in found.platform_cuda))):
+    for image in (found.base_image, *(each.base_image for each in found.platform_cuda)):
+        if image is None:
+            continue
         yield row(image.name)
         for pinned in image.digests:
             origin = words([reason(f"digest-{pinned.source}")])
             # The sources of a recorded digest are among the decisions.
-            notes = [origin] if pinned.source == "recorded" else [origin, pinned.note]
-            yield row(f"{pinned.platform.value}: {pinned.digest or 'no known digest'}", notes=notes)
+            note = "" if pinned.source == "recorded" else pinned.note
+            yield row(f"{pinned.platform.value}: {pinned.digest or 'no known digest'}", notes=(origin, note))
 
 
-def _image(image: ImageExplanation) -> Iterator[Row]:
+def _image(image: ImageExplanation | None) -> Iterator[Row]:
+    if image is None:
+        return
     if image.without:
         yield row(f"none: {image.without}")
         return
-    settings = image.settings
-    yield row("working directory", settings.workdir)
-    yield row("compiler", settings.compiler)
-    if settings.project:
-        yield row("project", settings.project)
-    if settings.copy:
-        yield row("copied code", " ".join(settings.copy))
-    for service in settings.services:
-        logs = f", logs in {service.logdir}" if service.logdir else ""
-        yield row(service.name, f"on port {service.port}{logs}")
-    for name, value in settings.env:
-        yield row(name, value if value.isprintable() else string(value))
-    if settings.apt:
-        archive = f" of {utc(settings.snapshot)}" if settings.snapshot else ""
-        yield row(f"system packages{archive}", notes=[" ".join(settings.apt), *map(_undated, settings.undated)])
+    yield from _settings(image.settings)
     for layer in image.system:
         contents = f"{counted(len(layer.packages), 'package')}, {size(layer.size_bytes)}"
         notes = [contents, *map(_undated, layer.undated)]
@@ -153,15 +139,33 @@ def _image(image: ImageExplanation) -> Iterator[Row]:
         yield row("does not run", what)
 
 
+def _settings(settings: ImageSettings) -> Iterator[Row]:
+    yield row("working directory", settings.workdir)
+    yield row("compiler", settings.compiler)
+    if settings.project:
+        yield row("project", settings.project)
+    if settings.copy:
+        yield row("copied code", " ".join(settings.copy))
+    for service in settings.services:
+        yield row(service.name, f"on port {service.port}{optional(', logs in {}', service.logdir)}")
+    for name, value in settings.env:
+        yield row(name, value if value.isprintable() else string(value))
+    if settings.apt:
+        archive = "system packages"
+        if settings.snapshot:
+            archive += f" of {utc(settings.snapshot)}"
+        yield row(archive, notes=[" ".join(settings.apt), *map(_undated, settings.undated)])
+
+
 def _undated(source: str) -> str:
     return f"{source} has no snapshots: its packages vary"
 
 
 def _driver(found: Explanation) -> Iterator[Row]:
-    own = ((each.driver, f"{each.platform.value}: ") for each in found.platform_cuda)
-    for driver, where in ((found.driver, ""), *own):
+    drivers = [(found.driver, ""), *((each.driver, f"{each.platform.value}: ") for each in found.platform_cuda)]
+    for driver, where in drivers:
         if driver:
-            bundled = f"; the toolkit ships with {driver.bundled}" if driver.bundled else ""
+            bundled = optional("; the toolkit ships with {}", driver.bundled)
             yield row(f"{where}{driver.minimum} or newer{bundled}", notes=[_sourced(words(driver.why), driver.source)])
     for each in found.gpu_drivers:
         why = f"its first driver, of CUDA {each.cuda}; older ones do not support it"
@@ -189,15 +193,15 @@ def _shared(found: Explanation) -> Iterator[Row]:
     for library, platforms in merged.items():
         package = f"{library.package} {library.package_version}"
         version = library.image_version or "(unknown version)"
-        yield row(library.library, f"image {version}", package, _listed(platforms))
+        yield row(library.library, f"image {version}", package, comma_separated(platforms))
 
 
 def _platform(item: PlatformExplanation) -> Iterator[Row]:
-    source = f" ({item.python.source})" if item.python.source else ""
-    levels = [
-        f"{name} {level[0]}.{level[1]}" for name, level in (("glibc", item.glibc), ("macOS", item.macos)) if level
-    ]
-    yield row(f"Python {', '.join((item.python.version + source, *levels))}")
+    parts = [item.python.version + optional(" ({})", item.python.source)]
+    for name, level in (("glibc", item.glibc), ("macOS", item.macos)):
+        if level:
+            parts.append(f"{name} {level[0]}.{level[1]}")
+    yield row(f"Python {', '.join(parts)}")
     if item.on_top_of:
         yield row(f"on top of {item.on_top_of}, which has {counted(item.installed, 'package')}")
     if item.conda is not None:
@@ -221,35 +225,34 @@ def _package(found: PackageExplanation) -> Iterator[Table]:
     """Platforms with equal properties together."""
     for conda in found.conda:
         provided = ", ".join(f"{each.name} {each.version}" for each in conda.provides)
-        note = f"contains the Python package {provided}" if provided else ""
+        note = optional("contains the Python package {}", provided)
         yield from _variant(f"{conda.name} {conda.version} of {conda.channel}", conda, _conda_files(conda), note=note)
     for wheel in found.variants:
-        extras = f"[{','.join(wheel.extras)}]" if wheel.extras else ""
+        extras = optional("[{}]", ",".join(wheel.extras))
         # A conda package of the same name may be something else.
         kind = " from a wheel" if found.conda else ""
         title = f"{found.name}{extras} {wheel.version}{kind}"
         yield from _variant(title, wheel, _files(wheel), wheel.gpu_code_read)
     for there in found.installed:
-        digest = [f"RECORD sha256:{there.record_sha256}"] if there.record_sha256 else []
-        yield listing(
-            f"{found.name} {there.version} on {there.platform.value}",
-            [row(f"is there already: {there.place} has it", notes=digest)],
-        )
+        digest = optional("RECORD sha256:{}", there.record_sha256)
+        place = row(f"is there already: {there.place} has it", notes=[digest])
+        yield listing(f"{found.name} {there.version} on {there.platform.value}", [place])
         yield listing("required by", _tree(there.chains, with_channels=True))
         yield listing("GPU code", _gpu_code(there.gpu_code))
     if found.absent:
-        yield listing(f"not on {_listed(found.absent)}", [row("")])
+        yield listing(f"not on {comma_separated(found.absent)}", [row("")])
 
 
 def _variant(
     title: str, variant: Variant | CondaVariant, files: Iterable[Row], code: Iterable[GpuCode] = (), note: str = ""
 ) -> list[Table]:
     """code: read from a wheel."""
+    platforms = comma_separated(file.platform for file in variant.files)
     preferred: list[Row] = []
     if variant.preferred:
         preferred.append(row(variant.preferred.version, notes=[words(variant.preferred.why)]))
     return [
-        listing(f"{title} on {_listed(file.platform for file in variant.files)}", [row(note)]),
+        listing(f"{title} on {platforms}", [row(note)]),
         listing("required by", _tree(variant.chains, with_channels=isinstance(variant, Variant))),
         _newest(variant),
         listing("version that the spec prefers", preferred),
@@ -261,24 +264,29 @@ def _variant(
 
 def _newest(variant: Variant | CondaVariant) -> Table:
     """The newest version that was considered: the locked one, or why it was rejected."""
-    where = f"up to {utc(variant.as_of)}" if variant.as_of else "on its index"
+    where = "on its index"
+    if variant.as_of:
+        where = f"up to {utc(variant.as_of)}"
     if variant.rejected:
         rejected = row(variant.rejected.version, notes=[words(variant.rejected.why)])
         return listing(f"newest version {where}, rejected", [rejected])
-    return listing(f"newest version {where}", [row(f"{variant.version}, which is locked")] if variant.is_newest else [])
+    rows = []
+    if variant.is_newest:
+        rows.append(row(f"{variant.version}, which is locked"))
+    return listing(f"newest version {where}", rows)
 
 
 def _tree(chains: Sequence[Sequence[Link]], *, with_channels: bool) -> Iterator[Row]:
     """Each step indented below the one that led to it; common beginnings of chains appear once."""
     before: Sequence[Link] = ()
     for chain in sorted(chains, key=_from_the_spec_first):
-        shared = next(
-            (index for index, (one, other) in enumerate(zip(before, chain, strict=False)) if one != other),
-            min(len(before), len(chain)),
-        )
-        for depth, link in enumerate(chain[shared:], shared):
+        is_shared = True
+        for depth, link in enumerate(chain):
+            is_shared = is_shared and depth < len(before) and before[depth] == link
+            if is_shared:
+                continue
             # A conda package that requires a wheel is listed with its channel.
-            channel = f"of {link.channel}" if link.channel and with_channels else None
+            channel = optional("of {}", link.channel) if with_channels else ""
             name = " ".join(filter(None, (link.name, link.version, channel)))
             yield row(f"{'  ' * depth}{name}: {link.requirement}")
         before = chain
@@ -290,32 +298,33 @@ def _from_the_spec_first(chain: Sequence[Link]) -> tuple[bool, list[tuple[str, s
 
 def _files(variant: Variant) -> Iterator[Row]:
     for item in variant.files:
-        index = "" if item.file.index == DEFAULT_INDEX else f"from {item.file.index}"
-        uploaded = f"uploaded {utc(item.uploaded)}" if item.uploaded else ""
-        unbuilt = f"not built: {item.unbuilt.described}" if item.unbuilt else ""
-        details = _size(item.file.size_bytes), index, uploaded, unbuilt
+        details = [_size(item.file.size_bytes)]
+        if item.file.index != DEFAULT_INDEX:
+            details.append(f"from {item.file.index}")
+        if item.uploaded:
+            details.append(f"uploaded {utc(item.uploaded)}")
+        if item.unbuilt:
+            details.append(f"not built: {item.unbuilt.described}")
         yield _file(item.platform, item.file.filename, details, item.file.sha256, item.file.url or "")
         for wrong in item.wrong_record:
-            is_there = f"sha256:{wrong.sha256}" if wrong.sha256 else "is not in the wheel"
+            is_there = optional("sha256:{}", wrong.sha256) or "is not in the wheel"
             yield row(f"{item.platform.value}: RECORD is wrong about {wrong.path}", notes=[is_there])
 
 
 def _conda_files(variant: CondaVariant) -> Iterator[Row]:
     for item in variant.files:
-        details = f"build {item.build}", _size(item.size_bytes), f"built {utc(item.built)}" if item.built else ""
+        details = [f"build {item.build}", _size(item.size_bytes)]
+        if item.built:
+            details.append(f"built {utc(item.built)}")
         yield _file(item.platform, item.filename, details, item.sha256, item.url)
 
 
 def _file(platform: Platform, name: str, details: Iterable[str], sha256: str, url: str) -> Row:
-    return row(f"{platform.value}: {name}", notes=(", ".join(filter(None, details)), f"sha256:{sha256}", url))
+    return row(f"{platform.value}: {name}", notes=(", ".join(details), f"sha256:{sha256}", url))
 
 
 def _size(size_bytes: int | None) -> str:
     return "unknown size" if size_bytes is None else size(size_bytes)
-
-
-def _listed(platforms: Iterable[Platform]) -> str:
-    return ", ".join(platform.value for platform in platforms)
 
 
 _CONCLUSIONS: Final = {
@@ -332,21 +341,25 @@ def fit_as_text(report: FitReport, width: int) -> str:
         *wrapped(_CONCLUSIONS[report.verdict].format(machine=name, lock=report.lock), width),
         *hanging("  ", _machine(report.machine), width),
     ]
-    missing = [each for each in report.findings if each.verdict is not FitVerdict.FITS]
-    changes = [report.change] if report.change else list(dict.fromkeys(each.change for each in missing))
-    tables = [listing("", dict.fromkeys(map(_fit_finding, report.findings)))]
-    return "\n".join(
-        [
-            text(head, tables, width),
-            *("\n".join([*hanging("smallest change: ", change, width), ""]) for change in filter(None, changes)),
-        ]
-    )
+    findings = listing("", dict.fromkeys(map(_fit_finding, report.findings)))
+    parts = [text(head, [findings], width)]
+    for change in _changes(report):
+        parts.append(block(hanging("smallest change: ", change, width)))
+    return "\n".join(parts)
+
+
+def _changes(report: FitReport) -> list[str]:
+    """The change that makes the machine fit; if none is known, those of what is missing."""
+    if report.change:
+        return [report.change]
+    missing = [each.change for each in report.findings if each.verdict is not FitVerdict.FITS]
+    return list(filter(None, dict.fromkeys(missing)))
 
 
 def _fit_finding(found: FitFinding) -> Row:
     # What is missing has its change below all findings.
-    notes = [found.change] if found.change and found.verdict is FitVerdict.FITS else []
-    return row(found.verdict.value, found.what, found.why, notes=notes)
+    change = found.change if found.verdict is FitVerdict.FITS else ""
+    return row(found.verdict.value, found.what, found.why, notes=[change])
 
 
 def fit_as_json(report: FitReport) -> str:
@@ -359,14 +372,7 @@ def fit_as_json(report: FitReport) -> str:
                 "source": machine.source,
                 "platform": machine.platform,
                 "driver": machine.driver,
-                "gpus": [
-                    {
-                        "name": gpu.name,
-                        "compute_capability": str(gpu.capability) if gpu.capability else None,
-                        "memory_mib": gpu.memory_mib,
-                    }
-                    for gpu in machine.gpus
-                ],
+                "gpus": list(map(_fit_gpu, machine.gpus)),
                 "problem": machine.problem,
             },
             "findings": report.findings,
@@ -375,9 +381,20 @@ def fit_as_json(report: FitReport) -> str:
     )
 
 
+def _fit_gpu(gpu: MachineGpu) -> dict[str, object]:
+    capability = str(gpu.capability) if gpu.capability else None
+    return {"name": gpu.name, "compute_capability": capability, "memory_mib": gpu.memory_mib}
+
+
 def _machine(machine: Machine) -> str:
-    read = machine.source is MachineSource.READ
-    driver = f"driver {machine.driver}" if machine.driver else "no NVIDIA driver" if read else "any driver"
-    counts = Counter(gpu.name for gpu in machine.gpus)
-    gpus = [name if count == 1 else f"{count} x {name}" for name, count in counts.items()]
-    return ", ".join((machine.platform.value, driver, *(gpus or ["no NVIDIA GPU" if read else "any GPU"])))
+    driver, no_gpu = "any driver", "any GPU"
+    if machine.source is MachineSource.READ:
+        driver, no_gpu = "no NVIDIA driver", "no NVIDIA GPU"
+    if machine.driver:
+        driver = f"driver {machine.driver}"
+    parts = [machine.platform.value, driver]
+    for name, count in Counter(gpu.name for gpu in machine.gpus).items():
+        parts.append(name if count == 1 else f"{count} x {name}")
+    if not machine.gpus:
+        parts.append(no_gpu)
+    return ", ".join(parts)

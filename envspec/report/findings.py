@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from envspec.conformance.results import CheckFinding
@@ -14,7 +14,7 @@ from envspec.conformance.stragglers import stragglers
 from envspec.context import ranges
 from envspec.receipts.metrics import Better, better
 from envspec.receipts.model import Receipt
-from envspec.report.format import Column, Kind, Plot, Table, amount, row, share
+from envspec.report.format import Plot, Row, Table, amount, listing, row, share
 
 #: Limits of what fraction of a bound is shown.
 LEAST: Final = 1e-6
@@ -38,11 +38,13 @@ class FoldedFinding:
         """`GPU 0-7: bf16`; of pairs of GPUs `GPU * to GPU *: 56 times`."""
         if len(self.findings) == 1:
             return self.first.name
-        numbers = [_GPU.findall(each.name) for each in self.findings]
-        if any(len(each) > 1 for each in numbers):
-            return f"{_GPU.sub('GPU *', self.first.name)}, {len(self.findings)} times"
-        gpus = ranges(sorted({int(number) for each in numbers for number in each}))
-        return _GPU.sub(f"GPU {gpus}", self.first.name)
+        gpus: set[int] = set()
+        for each in self.findings:
+            numbers = _GPU.findall(each.name)
+            if len(numbers) > 1:
+                return f"{_GPU.sub('GPU *', self.first.name)}, {len(self.findings)} times"
+            gpus.update(map(int, numbers))
+        return _GPU.sub(f"GPU {ranges(sorted(gpus))}", self.first.name)
 
     @property
     def value(self) -> str:
@@ -50,13 +52,16 @@ class FoldedFinding:
         values = [each.value for each in self.findings if each.value is not None]
         if not values:
             return ""
-        low, high = min(values), max(values)
-        text = amount(high, self.first.unit)
-        if amount(low, self.first.unit) != text:
+        unit = self.first.unit
+        text = amount(max(values), unit)
+        if amount(min(values), unit) != text:
             # Bytes have a unit of their own for each size.
-            text = f"{amount(low, self.first.unit if self.first.unit == 'bytes' else '')} to {text}"
-        spread = max((each.spread for each in self.findings if each.spread is not None), default=None)
-        return text if spread is None else f"{text}, spread {share(spread)}"
+            low = amount(min(values), unit if unit == "bytes" else "")
+            text = f"{low} to {text}"
+        spreads = [each.spread for each in self.findings if each.spread is not None]
+        if spreads:
+            text += f", spread {share(max(spreads))}"
+        return text
 
     @property
     def used(self) -> float:
@@ -83,12 +88,17 @@ def fold(findings: Iterable[CheckFinding]) -> list[FoldedFinding]:
     groups: dict[object, list[CheckFinding]] = {}
     for number, each in enumerate(found):
         name = _GPU.sub("", each.name)
-        alike = (name, each.kind, each.ok, each.unit, each.bound, each.relation, each.formula, each.value is None)
-        # Why something was not run is what its row is about.
-        why = each.detail if each.kind is FindingKind.NOT_RUN else ""
         is_alone = (each.ok is False and name in fine) or name == each.name
-        groups.setdefault(number if is_alone else (*alike, why), []).append(each)
-    folded = [FoldedFinding(part) for each in groups.values() for part in _slow_apart(each)]
+        key: object = number
+        if not is_alone:
+            # Why something was not run is what its row is about.
+            why = each.detail if is_not_run(each) else ""
+            has_value = each.value is not None
+            key = (name, each.kind, each.ok, each.unit, each.bound, each.relation, each.formula, has_value, why)
+        groups.setdefault(key, []).append(each)
+    folded: list[FoldedFinding] = []
+    for group in groups.values():
+        folded += map(FoldedFinding, _slow_apart(group))
     return sorted(folded, key=lambda each: each.first.ok is not False)
 
 
@@ -98,14 +108,26 @@ def _slow_apart(findings: Sequence[CheckFinding]) -> Iterator[tuple[CheckFinding
     Rates between pairs of GPUs stay together: pairs with another connection have another rate, and no fault. So do
     times: a cold cache doubles them.
     """
-    rates = {
-        str(number): each.value
-        for number, each in enumerate(findings)
-        if each.value is not None and better(each.unit) is Better.HIGHER and len(_GPU.findall(each.name)) == 1
-    }
-    slow = {int(number) for number, share in stragglers(rates).items() if share < 0}
-    yield from ((findings[number],) for number in sorted(slow))
-    yield tuple(each for number, each in enumerate(findings) if number not in slow)
+    rates = {}
+    for number, each in enumerate(findings):
+        is_of_one = len(_GPU.findall(each.name)) == 1
+        if is_of_one and each.value is not None and better(each.unit) is Better.HIGHER:
+            rates[str(number)] = each.value
+    shares = stragglers(rates)
+    others = []
+    for number, each in enumerate(findings):
+        if shares.get(str(number), 0.0) < 0:
+            yield (each,)
+        else:
+            others.append(each)
+    yield tuple(others)
+
+
+def fold_checks(receipt: Receipt, shown: Callable[[CheckFinding], bool]) -> Iterator[tuple[str, FoldedFinding]]:
+    """Names of checks and their findings that are `shown`."""
+    for check in receipt.checks:
+        for each in fold(filter(shown, check.findings)):
+            yield check.check, each
 
 
 def table(
@@ -117,44 +139,38 @@ def table(
     is_folded: bool = True,
 ) -> Table:
     """The findings that are `shown`, by check."""
-    columns = (
-        Column("check"),
-        Column("finding"),
-        Column("outcome", Kind.OUTCOME),
-        Column("value", Kind.NUMBER),
-        Column("bound"),
-        Column("used", Kind.NUMBER),
-        Column("observed"),
-        Column("source of the bound"),
-    )
-    rows = (
-        row(
-            check.check,
-            each.name,
-            outcome(each.first),
-            each.value,
-            bound(each.first),
-            share(each.used) if each.value and each.first.bound is not None else "",
-            each.detail,
-            each.first.source,
-        )
-        for check in receipt.checks
-        for each in fold(filter(shown, check.findings))
-    )
-    return Table(title, columns, tuple(rows), is_folded=is_folded, plot=plot)
+    rows = []
+    for check, each in fold_checks(receipt, shown):
+        first = each.first
+        part = share(each.used) if each.value and has_bound(first) else ""
+        rows.append(row(check, each.name, outcome(first), each.value, bound(first), part, each.detail, first.source))
+    heads = "check|finding|outcome:outcome|value:number|bound|used:number|observed|source of the bound"
+    return replace(listing(title, rows, heads, is_folded=is_folded), plot=plot)
 
 
-def parts_not_run(receipt: Receipt) -> list[tuple[str, str, str]]:
+def parts_not_run(receipt: Receipt) -> list[Row]:
     """Check, name and reason of what was not run of a check."""
-    return [
-        (check.check, each.name, each.detail)
-        for check in receipt.checks
-        for each in fold(finding for finding in check.findings if finding.kind is FindingKind.NOT_RUN)
-    ]
+    return [row(check, each.name, each.detail) for check, each in fold_checks(receipt, is_not_run)]
+
+
+def is_not_run(finding: CheckFinding) -> bool:
+    return finding.kind is FindingKind.NOT_RUN
+
+
+def has_bound(finding: CheckFinding) -> bool:
+    return finding.bound is not None
 
 
 def has_number(finding: CheckFinding) -> bool:
-    return finding.value is not None or finding.bound is not None
+    return finding.value is not None or has_bound(finding)
+
+
+def has_no_number(finding: CheckFinding) -> bool:
+    return not has_number(finding)
+
+
+def has_failed(finding: CheckFinding) -> bool:
+    return finding.ok is False
 
 
 def bound(finding: CheckFinding) -> str:
@@ -163,12 +179,14 @@ def bound(finding: CheckFinding) -> str:
         return ""
     limit = f"{finding.relation} {amount(finding.bound, finding.unit)}"
     # A formula without an operator is the number itself.
-    return f"{limit} ({finding.formula})" if " " in finding.formula.strip() else limit
+    if " " in finding.formula.strip():
+        return f"{limit} ({finding.formula})"
+    return limit
 
 
 def outcome(finding: CheckFinding) -> str:
     """`passed`, `failed`, `not run` or `info`."""
-    if finding.kind is FindingKind.NOT_RUN:
+    if is_not_run(finding):
         return "not run"
     return {True: "passed", False: "failed", None: "info"}[finding.ok]
 
@@ -178,9 +196,13 @@ def used(finding: CheckFinding) -> float:
     value, bound = finding.value, finding.bound
     if value is None or bound is None or math.isnan(value):
         return _MOST
-    part = _divided(bound, value) if finding.relation == ">=" else _divided(value, bound)
+    part = _divided(value, bound)
+    if finding.relation == ">=":
+        part = _divided(bound, value)
     return min(max(part, LEAST), _MOST)
 
 
 def _divided(one: float, other: float) -> float:
-    return one / other if other else _MOST if one > 0 else LEAST
+    if other:
+        return one / other
+    return _MOST if one > 0 else LEAST

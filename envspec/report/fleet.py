@@ -12,28 +12,30 @@ from typing import Final
 
 from envspec.context import counted
 from envspec.escaping import markdown, one_line
-from envspec.receipts.compare import columns
+from envspec.receipts.compare import ComparisonColumn, columns
 from envspec.receipts.fleet import Difference, Fleet, NodeReport, NodeVerdict, OddNumber, hostlist
-from envspec.receipts.metrics import Better, devices, kind
-from envspec.receipts.model import Verdict
+from envspec.receipts.metrics import devices, kind
+from envspec.receipts.model import Receipt, Verdict
 from envspec.report import page
 from envspec.report.format import (
-    Column,
     Dots,
-    Kind,
     Row,
     Table,
     amount,
+    block,
     document,
     first_rows,
     listing,
-    markdown_lines,
+    markdown_page,
+    not_empty,
     percent,
     row,
     short_hashes,
     shortened,
     text,
+    with_heads,
 )
+from envspec.report.receipt import brief_counts
 
 #: Longest list of names in the headline, and of odd numbers in text and on the first screen.
 _NAMED: Final = 4
@@ -54,24 +56,20 @@ _LABELS: Final = 3
 
 
 def as_text(fleet: Fleet, width: int) -> str:
-    nodes = _nodes(fleet)
-    heads = Row(tuple(column.title for column in nodes.columns))
-    first = (listing("On all nodes", (row(each) for each in fleet.shared)), _reasons(fleet, NodeVerdict.DRAIN))
+    first = (_shared(fleet), _reasons(fleet, NodeVerdict.DRAIN))
     odd = first_rows(_odd(fleet.odd), _SHOWN, "--format json has all of them")
-    rest = (odd, _watched(fleet), replace(nodes, rows=(heads, *nodes.rows)), _few(fleet))
-    # A command that is broken into lines can't be copied.
-    commands = [f"  {each}" for each in drain_commands(fleet)]
-    blocks = (
-        text([one_line(headline(fleet))], first, width),
-        text(["To drain them in Slurm", *commands] if commands else [], (), width),
-        text((), rest, width),
-    )
+    rest = (odd, _watched(fleet), with_heads(_nodes(fleet)), _few(fleet))
+    blocks = [text([one_line(headline(fleet))], first, width)]
+    if commands := drain_commands(fleet):
+        # A command that is broken into lines can't be copied.
+        blocks.append(block(["To drain them in Slurm", *(f"  {each}" for each in commands)]))
+    blocks.append(text((), rest, width))
     return "\n".join(filter(None, blocks))
 
 
 def as_markdown(fleet: Fleet) -> str:
     tables = (
-        listing("On all nodes", (row(each) for each in fleet.shared), "what"),
+        _shared(fleet),
         _reasons(fleet, NodeVerdict.DRAIN),
         _odd(fleet.odd),
         _watched(fleet),
@@ -79,29 +77,29 @@ def as_markdown(fleet: Fleet) -> str:
         _differences(fleet.differences),
         _few(fleet),
     )
-    lines = [f"## {markdown(headline(fleet))}", "", *(line for each in tables for line in markdown_lines(each))]
-    return "\n".join(lines).rstrip("\n") + "\n"
+    return markdown_page((f"## {markdown(headline(fleet))}", ""), tables)
 
 
 def as_html(fleet: Fleet) -> str:
     odd = _odd(fleet.odd)
     first = (
-        listing("On all nodes", (row(each) for each in fleet.shared), "what"),
+        _shared(fleet),
         _reasons(fleet, NodeVerdict.DRAIN),
         first_rows(odd, _SHOWN, "all of them are below"),
         _watched(fleet),
     )
-    all_odd = (replace(odd, is_folded=True),) if len(odd.rows) > _SHOWN else ()
-    tables = (*all_odd, _nodes(fleet), _differences(fleet.differences), _few(fleet))
+    tables = [_nodes(fleet), _differences(fleet.differences), _few(fleet)]
+    if len(odd.rows) > _SHOWN:
+        tables.insert(0, replace(odd, is_folded=True))
     return page.render(
         "fleet.html.jinja",
         headline=headline(fleet),
         summary=_summary(fleet),
         verdict=fleet.verdict.value,
         commands=drain_commands(fleet),
-        first=[table for table in first if table.rows],
+        first=not_empty(first),
         plots=list(_plots(fleet)),
-        tables=[table for table in tables if table.rows],
+        tables=not_empty(tables),
     )
 
 
@@ -125,8 +123,12 @@ def as_json(fleet: Fleet) -> str:
 
 def headline(fleet: Fleet) -> str:
     """What to do, in one sentence."""
-    drain, watch = (fleet.of(each) for each in (NodeVerdict.DRAIN, NodeVerdict.WATCH))
-    actions = [f"{verb} {_names(found)}" for verb, found in (("drain", drain), ("watch", watch)) if found]
+    actions = []
+    odd = 0
+    for verdict in (NodeVerdict.DRAIN, NodeVerdict.WATCH):
+        if found := fleet.of(verdict):
+            odd += len(found)
+            actions.append(f"{verdict.value} {_names(found)}")
     count = counted(len(fleet.nodes), "node")
     if fleet.shared:
         return "; ".join((f"{count}: the stack fails on all of them", *actions))
@@ -135,23 +137,20 @@ def headline(fleet: Fleet) -> str:
         return "; ".join((f"{count}: whether the stack works is not known on {on}", *actions))
     if not actions:
         return f"{count}: none differs from the others"
-    odd = len(drain) + len(watch)
     return f"{odd} of {count} {'is' if odd == 1 else 'are'} odd: {', '.join(actions)}"
 
 
 def _names(nodes: Sequence[NodeReport]) -> str:
     names = hostlist(each.name for each in nodes[:_NAMED])
-    return names if len(nodes) <= _NAMED else f"{names} and {len(nodes) - _NAMED} more"
+    more = len(nodes) - _NAMED
+    return names if more <= 0 else f"{names} and {more} more"
 
 
 def _summary(fleet: Fleet) -> str:
-    kinds: dict[str, int] = {}
+    kinds: Counter[str] = Counter()
     for each in fleet.nodes:
-        name = devices(each.receipt) if each.receipt else "lost"
-        kinds[name] = kinds.get(name, 0) + 1
-    return "; ".join(
-        f"{counted(count, 'node')}: {name}" for name, count in sorted(kinds.items(), key=lambda each: -each[1])
-    )
+        kinds[devices(each.receipt) if each.receipt else "lost"] += 1
+    return "; ".join(f"{counted(count, 'node')}: {name}" for name, count in kinds.most_common())
 
 
 def drain_commands(fleet: Fleet) -> list[str]:
@@ -161,10 +160,13 @@ def drain_commands(fleet: Fleet) -> list[str]:
         groups.setdefault(f"envspec: {_short(each.reasons[0])}", []).append(each.name)
     commands = []
     for why, names in groups.items():
-        if taken := [name for name in names if _NODE.fullmatch(name)]:
+        taken = list(filter(_NODE.fullmatch, names))
+        if taken:
             nodes = shlex.quote(f"NodeName={hostlist(taken)}")
             commands.append(f"scontrol update {nodes} State=DRAIN Reason={shlex.quote(why)}")
-        commands += [f"# not the name of a node: {one_line(name)}" for name in names if name not in taken]
+        for name in names:
+            if name not in taken:
+                commands.append(f"# not the name of a node: {one_line(name)}")
     return commands
 
 
@@ -177,53 +179,46 @@ def _watched(fleet: Fleet) -> Table:
     return _reasons(fleet, NodeVerdict.WATCH, {(each.node, each.text) for each in fleet.odd})
 
 
+def _shared(fleet: Fleet) -> Table:
+    return listing("On all nodes", map(row, fleet.shared), "what")
+
+
 def _reasons(fleet: Fleet, verdict: NodeVerdict, known: Set[tuple[str, str]] = frozenset()) -> Table:
     """Nodes with the same reasons are one row. known: nodes and reasons that are shown elsewhere."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for each in fleet.of(verdict):
-        if reasons := tuple(_short(reason) for reason in each.reasons if (each.name, reason) not in known):
+        reasons = tuple(_short(reason) for reason in each.reasons if (each.name, reason) not in known)
+        if reasons:
             groups.setdefault(reasons, []).append(each.name)
-    rows = (row(hostlist(names), why[0], notes=why[1:]) for why, names in groups.items())
+    rows = []
+    for (first, *others), names in groups.items():
+        rows.append(row(hostlist(names), first, notes=others))
     return listing(f"To {verdict.value}", rows, "node|why", notes="also")
 
 
 def _odd(found: Sequence[OddNumber]) -> Table:
-    heads = (
-        *(Column("node"), Column("number")),
-        *(Column(name, Kind.NUMBER) for name in ("value", "median", "worse by", "deviations")),
-    )
-    rows = (
-        row(
-            each.node,
-            each.what,
-            amount(each.value, each.unit),
-            amount(each.median, each.unit),
-            percent(-each.worse).lstrip("+-"),
-            f"{each.deviations:.1f}" if each.deviations is not None else "",
-        )
-        for each in found
-    )
-    return Table("Worse than the median of their kind", heads, tuple(rows))
+    rows = []
+    for each in found:
+        value, middle = amount(each.value, each.unit), amount(each.median, each.unit)
+        worse = percent(-each.worse).lstrip("+-")
+        deviations = "" if each.deviations is None else f"{each.deviations:.1f}"
+        rows.append(row(each.node, each.what, value, middle, worse, deviations))
+    titles = "node|number|value:number|median:number|worse by:number|deviations:number"
+    return listing("Worse than the median of their kind", rows, titles)
 
 
 def _nodes(fleet: Fleet) -> Table:
     """Equal nodes are one row."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for each in fleet.nodes:
-        receipt = each.receipt
-        if receipt is None:
-            cells = (each.verdict.value, "lost", "", "", "")
-        else:
-            checks = receipt.summary.checks
-            counts = f"{checks.passed} / {checks.failed} / {checks.not_run}"
+        cells: tuple[str, ...] = (each.verdict.value, "lost")
+        if receipt := each.receipt:
+            counts = brief_counts(receipt.summary.checks)
             cells = (each.verdict.value, receipt.verdict.value, counts, receipt.machine.driver or "-", devices(receipt))
         groups.setdefault(cells, []).append(each.name)
-    heads = (
-        *(Column("nodes"), Column("count", Kind.NUMBER), Column("verdict"), Column("suite", Kind.OUTCOME)),
-        *(Column("passed/failed/not run"), Column("driver"), Column("ran on")),
-    )
-    rows = (row(hostlist(names), str(len(names)), *cells) for cells, names in groups.items())
-    return Table("Nodes", heads, tuple(rows))
+    titles = "nodes|count:number|verdict|suite:outcome|passed/failed/not run|driver|ran on"
+    rows = [row(hostlist(names), str(len(names)), *cells) for cells, names in groups.items()]
+    return listing("Nodes", rows, titles)
 
 
 def _differences(found: Sequence[Difference]) -> Table:
@@ -235,30 +230,42 @@ def _differences(found: Sequence[Difference]) -> Table:
 
 
 def _few(fleet: Fleet) -> Table:
-    rows = (
-        row(each, "too few nodes for a median: numbers were compared by their tolerances alone") for each in fleet.few
-    )
-    return listing("Kinds of machines with few nodes", rows, "kind|note")
+    note = "too few nodes for a median: numbers were compared by their tolerances alone"
+    return listing("Kinds of machines with few nodes", [row(each, note) for each in fleet.few], "kind|note")
 
 
 def _plots(fleet: Fleet) -> Iterator[tuple[str, Dots]]:
     """The main numbers of all nodes of a kind, each node a dot; those of nodes that are not `ok` stand out."""
-    kinds: dict[str, list[NodeReport]] = {}
+    nodes: dict[str, list[NodeReport]] = {}
+    receipts: dict[str, list[Receipt]] = {}
     for each in fleet.nodes:
         if each.receipt:
-            kinds.setdefault(kind(each.receipt), []).append(each)
-    for name, nodes in kinds.items():
-        for column in columns([each.receipt for each in nodes if each.receipt]) if len(nodes) > 1 else ():
-            if len({value for value in column.values if value is not None}) < 2:
+            name = kind(each.receipt)
+            nodes.setdefault(name, []).append(each)
+            receipts.setdefault(name, []).append(each.receipt)
+    for name, found in receipts.items():
+        for column in columns(found):
+            if len(set(column.values) - {None}) < 2:
                 continue
-            better = "less" if column.better is Better.LOWER else "more"
-            title = f"{column.title}, {column.unit} ({better} is better)" + (f", {name}" if len(kinds) > 1 else "")
-            yield title, _dots(nodes, column.values, column.unit)
+            title = page.plot_title(column)
+            if len(receipts) > 1:
+                title += f", {name}"
+            yield title, _dots(nodes[name], column)
 
 
-def _dots(nodes: Sequence[NodeReport], values: Sequence[float | None], unit: str) -> Dots:
-    found = {each.name: value for each, value in zip(nodes, values, strict=True) if value is not None}
-    odd = [each.name for each in nodes if each.verdict is not NodeVerdict.OK and each.name in found]
+def _dots(nodes: Sequence[NodeReport], column: ComparisonColumn) -> Dots:
+    """The column's values of the nodes, of which two differ."""
+    found: dict[str, float] = {}
+    odd: list[str] = []
+    others: list[str] = []
+    for each, value in zip(nodes, column.values, strict=True):
+        if value is None:
+            continue
+        found[each.name] = value
+        if each.verdict is NodeVerdict.OK:
+            others.append(each.name)
+        else:
+            odd.append(each.name)
     low, middle, high = min(found.values()), median(found.values()), max(found.values())
     room = _WIDTH - 2 * _EDGE
 
@@ -269,26 +276,26 @@ def _dots(nodes: Sequence[NodeReport], values: Sequence[float | None], unit: str
     step = min(_DOT, _STACK / max(Counter(columns_of.values()).values()))
     furthest = sorted(odd, key=lambda name: -abs(found[name] - middle))[:_LABELS]
     top = _LINE * len(furthest)
-    places: dict[str, tuple[float, float]] = {}
+    labels = []
+    for number, name in enumerate(furthest, 1):
+        labels.append((columns_of[name], _LINE * number - 3.0, f"{name}: {amount(found[name], column.unit)}"))
+    places = []
     stacked: Counter[float] = Counter()
     # Nodes that stand out are at the bottom, where their labels' lines end.
-    for name in (*odd, *(name for name in found if name not in odd)):
+    for name in (*odd, *others):
         x = columns_of[name]
-        places[name] = (x, top + _STACK - step * stacked[x])
+        places.append((x, top + _STACK - step * stacked[x]))
         stacked[x] += 1
     return Dots(
-        _WIDTH,
-        top + _STACK + _DOT,
-        top,
-        tuple(place for name, place in places.items() if name not in odd),
-        tuple(places[name] for name in odd),
-        tuple(
-            (columns_of[name], _LINE * number - 3.0, f"{name}: {amount(found[name], unit)}")
-            for number, name in enumerate(furthest, 1)
-        ),
-        across(middle),
-        amount(low, unit),
-        amount(high, unit),
-        f"median {amount(middle, unit)}",
-        hostlist(odd),
+        width=_WIDTH,
+        height=top + _STACK + _DOT,
+        top=top,
+        dots=tuple(places[len(odd) :]),
+        marked=tuple(places[: len(odd)]),
+        labels=tuple(labels),
+        middle=across(middle),
+        low=amount(low, column.unit),
+        high=amount(high, column.unit),
+        caption=f"median {amount(middle, column.unit)}",
+        names=hostlist(odd),
     )

@@ -13,7 +13,8 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from enum import Enum
-from typing import Any, Final
+from itertools import compress
+from typing import Any, Final, NamedTuple
 
 from envspec.escaping import html, markdown, markdown_code, one_line, visible
 from envspec.reasons import Reason
@@ -48,7 +49,10 @@ class Column:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """notes: sentences about the row, below it in text, in the last column elsewhere."""
+    """A row of a table.
+
+    notes: sentences about the row, below it in text, in the last column elsewhere.
+    """
 
     cells: tuple[str, ...]
     notes: tuple[str, ...] = ()
@@ -56,7 +60,11 @@ class Row:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of a bar. width: per cent of the plot. colour: number of a colour, or `passed` or `failed`."""
+    """A part of a bar.
+
+    width: per cent of the plot.
+    colour: number of a colour, or `passed` or `failed`.
+    """
 
     width: float
     colour: int | str = 0
@@ -72,9 +80,12 @@ class Bar:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plot:
-    """Bars, one below the other. caption: what they show, in words. limit: position of a line, in per cent.
+    """Bars, one below the other.
 
-    ticks: position and text of the axis' marks. legend: colour and its meaning.
+    caption: what they show, in words.
+    limit: position of a line, in per cent.
+    ticks: position and text of the axis' marks.
+    legend: colour and its meaning.
     """
 
     caption: str
@@ -86,10 +97,15 @@ class Plot:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Dots:
-    """Values along a line, as dots that are stacked where they are close: x and y of each, from the top left corner.
+    """Values along a line, as dots that are stacked where they are close.
 
-    marked: those that stand out. labels: x, y and text, above `top`, where the dots begin. middle: x of the median.
-    low, high: text of the ends. names: of those that stand out.
+    top: where the dots begin; labels are above it.
+    dots: x and y of each, from the top left corner.
+    marked: those that stand out.
+    labels: x, y and text.
+    middle: x of the median.
+    low, high: text of the ends.
+    names: of those that stand out.
     """
 
     width: float
@@ -107,8 +123,10 @@ class Dots:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Table:
-    """notes: title of the notes' column. is_folded: details that Markdown and HTML show on request.
+    """A part of a report.
 
+    notes: title of the notes' column.
+    is_folded: details that Markdown and HTML show on request.
     plot: on pages, above the table.
     """
 
@@ -125,14 +143,45 @@ class Table:
 
 
 def row(*cells: str, notes: Iterable[str] = ()) -> Row:
-    return Row(cells, tuple(note for note in notes if note))
+    return Row(cells, tuple(filter(None, notes)))
 
 
-def listing(title: str, rows: Iterable[Row], heads: str = "", notes: str = "note") -> Table:
-    """A table of text cells. heads: titles of its columns, separated by `|`."""
+def columns(titles: str) -> tuple[Column, ...]:
+    """Columns of `name|time:number`: the title of each, and its kind unless it holds text."""
+    found = []
+    for column in titles.split("|"):
+        title, _, kind = column.partition(":")
+        found.append(Column(title, Kind(kind or "text")))
+    return tuple(found)
+
+
+def listing(
+    title: str, rows: Iterable[Row], titles: str = "", notes: str = "note", *, is_folded: bool = False
+) -> Table:
+    """A table of rows. titles: as in `columns`; by default as many columns without a title as there are cells."""
     found = tuple(rows)
-    titles = heads.split("|") if heads else [""] * max((len(each.cells) for each in found), default=0)
-    return Table(title, tuple(map(Column, titles)), found, notes)
+    if not titles:
+        most = max((len(each.cells) for each in found), default=0)
+        return Table(title, (Column(),) * most, found, notes, is_folded)
+    return Table(title, columns(titles), found, notes, is_folded)
+
+
+def properties(title: str, pairs: Iterable[tuple[str, str]], *, is_folded: bool = False) -> Table:
+    """A table of names and values, without those that have no value."""
+    rows = []
+    for name, value in pairs:
+        if value:
+            rows.append(row(name, value))
+    return listing(title, rows, is_folded=is_folded)
+
+
+def heads(table: Table) -> Row:
+    """The titles of the columns: text shows none otherwise."""
+    return Row(tuple(column.title for column in table.columns))
+
+
+def with_heads(table: Table) -> Table:
+    return dataclasses.replace(table, rows=(heads(table), *table.rows))
 
 
 def first_rows(table: Table, most: int, where: str) -> Table:
@@ -143,29 +192,45 @@ def first_rows(table: Table, most: int, where: str) -> Table:
     return dataclasses.replace(table, rows=(*table.rows[:most], row(f"... and {more} more: {where}")))
 
 
+def not_empty(tables: Iterable[Table]) -> list[Table]:
+    """The tables that have rows or a plot."""
+    return [table for table in tables if table.rows or table.plot]
+
+
 def shortened(line: str, most: int) -> str:
     """The line's first characters, at most so many, and an ellipsis if there are more."""
     return line if len(line) <= most else f"{line[:most]}…"
 
 
+def optional(template: str, value: object) -> str:
+    """`template` with the value in place of its braces; empty without a value."""
+    if not value:
+        return ""
+    return template.format(value)
+
+
 def compact(table: Table) -> Table:
     """The same rows, all of one length, without columns that are empty in all of them."""
-    filled = [
-        index
-        for index in range(len(table.columns))
-        if any(index < len(each.cells) and each.cells[index] for each in table.rows)
-    ]
-    rows = tuple(
-        Row(tuple(each.cells[index] if index < len(each.cells) else "" for index in filled), each.notes)
-        for each in table.rows
-    )
-    return dataclasses.replace(table, columns=tuple(table.columns[index] for index in filled), rows=rows)
+    count = len(table.columns)
+    padded = [each.cells + ("",) * (count - len(each.cells)) for each in table.rows]
+    is_filled = list(map(any, zip(*padded, strict=False)))
+    rows = []
+    for each, cells in zip(table.rows, padded, strict=True):
+        rows.append(Row(tuple(compress(cells, is_filled)), each.notes))
+    return dataclasses.replace(table, columns=tuple(compress(table.columns, is_filled)), rows=tuple(rows))
 
 
-def text(head: Sequence[str], tables: Iterable[Table], width: int) -> str:
+def text(head: Iterable[str], tables: Iterable[Table], width: int) -> str:
     """Lines of `head`, then each table that has rows, separated by blank lines; ends with a line feed."""
-    sections = [list(head), *(list(text_lines(table, width)) for table in tables)]
-    return "\n".join("".join(f"{line.rstrip()}\n" for line in lines) for lines in sections if lines)
+    parts = [block(head)]
+    for table in tables:
+        parts.append(block(text_lines(table, width)))
+    return "\n".join(filter(None, parts))
+
+
+def block(lines: Iterable[str]) -> str:
+    """Lines without spaces at their ends; ends with a line feed if there are any."""
+    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def text_lines(table: Table, width: int) -> Iterator[str]:
@@ -177,28 +242,46 @@ def text_lines(table: Table, width: int) -> Iterator[str]:
     shown = compact(table)
     rows = [_joined(each, shown.columns) for each in shown.rows]
     is_number = [column.kind is Kind.NUMBER for column in shown.columns if column.kind is not Kind.NEW]
-    widths = _widths([cells for cells, _ in rows], is_number)
-    for (cells, arrow), each in zip(rows, shown.rows, strict=True):
-        padded = [
-            cell.rjust(size) if right else cell.ljust(size)
-            for cell, size, right in zip(cells, widths, is_number, strict=False)
-        ]
-        head = _INDENT + "".join(f"{cell}  " for cell in padded[:-1])
-        line = (head + "".join(padded[-1:])).rstrip()
-        if arrow and len(line) > width:
-            index, old, new = arrow
-            yield from (
-                _INDENT + "  ".join((*padded[:index], *cells[index + 1 :])),
-                f"{_BELOW}   {old}",
-                f"{_BELOW}-> {new}",
-            )
-        elif cells and not is_number[len(cells) - 1] and (len(line) > width or "\n" in each.cells[-1]):
-            last = visible(each.cells[-1]) if len(cells) == len(each.cells) else cells[-1]
-            yield from hanging(head, last, width, _BELOW if head == _INDENT else "")
-        elif cells:
-            yield line
+    widths = _widths([each.cells for each in rows], is_number)
+    for each, joined in zip(shown.rows, rows, strict=True):
+        if joined.cells:
+            yield from _row_lines(each, joined, widths, is_number, width)
         for note in each.notes:
             yield from wrapped(note, width, _BELOW)
+
+
+class _Joined(NamedTuple):
+    """A row of text.
+
+    cells: old and new in one of them.
+    arrow: that one's place, old and new, if both are there.
+    """
+
+    cells: list[str]
+    arrow: tuple[int, str, str] | None
+
+
+def _row_lines(
+    each: Row, joined: _Joined, widths: Sequence[int], is_number: Sequence[bool], width: int
+) -> Iterator[str]:
+    """The lines of one row that has cells, without its notes."""
+    cells = joined.cells
+    padded = []
+    for cell, size, right in zip(cells, widths, is_number, strict=False):
+        padded.append(cell.rjust(size) if right else cell.ljust(size))
+    head = _INDENT + "".join(f"{cell}  " for cell in padded[:-1])
+    line = (head + "".join(padded[-1:])).rstrip()
+    is_long = len(line) > width
+    if joined.arrow and is_long:
+        index, old, new = joined.arrow
+        yield _INDENT + "  ".join((*padded[:index], *cells[index + 1 :]))
+        yield f"{_BELOW}   {old}"
+        yield f"{_BELOW}-> {new}"
+    elif not is_number[len(cells) - 1] and (is_long or "\n" in each.cells[-1]):
+        last = visible(each.cells[-1]) if len(cells) == len(each.cells) else cells[-1]
+        yield from hanging(head, last, width, _BELOW if head == _INDENT else "")
+    else:
+        yield line
 
 
 def _widths(rows: Sequence[Sequence[str]], is_number: Sequence[bool]) -> list[int]:
@@ -211,20 +294,23 @@ def _widths(rows: Sequence[Sequence[str]], is_number: Sequence[bool]) -> list[in
     return widths
 
 
-def _joined(each: Row, columns: Sequence[Column]) -> tuple[list[str], tuple[int, str, str] | None]:
-    """The cells, old and new in one of them; and that one's place, old and new if both are there."""
+def _joined(each: Row, columns: Sequence[Column]) -> _Joined:
     cells: list[str] = []
     arrow = None
     for cell, column in zip(map(_plain, each.cells), columns, strict=True):
-        if column.kind is Kind.NEW and cells:
-            old = cells.pop()
-            arrow = (len(cells), old, cell) if old and cell and old != cell else None
-            cells.append(f"{old} -> {cell}" if arrow else cell or old)
-        else:
+        if column.kind is not Kind.NEW or not cells:
             cells.append(cell)
+            continue
+        old = cells.pop()
+        arrow = None
+        if old and cell and old != cell:
+            arrow = (len(cells), old, cell)
+            cells.append(f"{old} -> {cell}")
+        else:
+            cells.append(cell or old)
     while cells and not cells[-1]:
         cells.pop()
-    return cells, arrow
+    return _Joined(cells, arrow)
 
 
 def _plain(cell: str) -> str:
@@ -270,6 +356,14 @@ def markdown_lines(table: Table, level: int = 3) -> Iterator[str]:
     yield from _markdown_rows(compact(table))
 
 
+def markdown_page(head: Iterable[str], tables: Iterable[Table], level: int = 3) -> str:
+    """Lines of `head`, then each table that has rows; ends with a line feed."""
+    lines = list(head)
+    for table in tables:
+        lines += markdown_lines(table, level)
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
 def folded(title: str, lines: Iterable[str]) -> Iterator[str]:
     """Lines that a click on their title shows."""
     yield f"<details><summary>{html(one_line(title))}</summary>"
@@ -285,13 +379,16 @@ def verbatim(lines: str) -> str:
 
 
 def _markdown_rows(table: Table) -> Iterator[str]:
-    heads = [*(column.title for column in table.columns), *([table.notes] if table.has_notes else [])]
+    heads = [column.title for column in table.columns]
+    if table.has_notes:
+        heads.append(table.notes)
     yield f"| {' | '.join(map(markdown, heads))} |"
     yield f"|{'---|' * len(heads)}"
     for each in table.rows:
-        cells = [_markdown_cell(cell, column.kind) for cell, column in zip(each.cells, table.columns, strict=True)]
-        notes = ["<br>".join(map(markdown, each.notes))] if table.has_notes else []
-        yield f"| {' | '.join((*cells, *notes))} |"
+        cells = list(map(_markdown_cell, each.cells, table.columns))
+        if table.has_notes:
+            cells.append("<br>".join(map(markdown, each.notes)))
+        yield f"| {' | '.join(cells)} |"
     yield ""
 
 
@@ -300,11 +397,12 @@ def sign_of(outcome: str) -> str:
     return _SIGNS.get(outcome.partition(" (")[0], "")
 
 
-def _markdown_cell(cell: str, kind: Kind) -> str:
-    if kind in (Kind.OLD, Kind.NEW):
+def _markdown_cell(cell: str, column: Column) -> str:
+    if column.kind in (Kind.OLD, Kind.NEW):
         return markdown_code(cell)
-    sign = sign_of(cell) if kind is Kind.OUTCOME else ""
-    return f"{sign} {markdown(cell)}".lstrip()
+    if column.kind is Kind.OUTCOME:
+        return f"{sign_of(cell)} {markdown(cell)}".lstrip()
+    return markdown(cell).lstrip()
 
 
 def document(value: object) -> str:
@@ -330,7 +428,9 @@ def size(count: float) -> str:
     step = 0
     while abs(count) >= 999.5 and step < len(_UNITS) - 1:
         count, step = count / 1000, step + 1
-    return f"{count:.0f} bytes" if not step else f"{_three_digits(count)} {_UNITS[step]}"
+    if not step:
+        return f"{count:.0f} bytes"
+    return f"{_three_digits(count)} {_UNITS[step]}"
 
 
 def amount(value: float | None, unit: str = "") -> str:
@@ -347,17 +447,22 @@ def _three_digits(value: float) -> str:
         return str(int(value))
     if 999.5 <= abs(value) < 1e15:
         return f"{value:,.0f}"
-    return f"{value:#.3g}".rstrip(".") if 0.001 <= abs(value) < 1000 else f"{value:.3g}"
+    if 0.001 <= abs(value) < 1000:
+        return f"{value:#.3g}".rstrip(".")
+    return f"{value:.3g}"
 
 
 def percent(change: float) -> str:
     """A change with its sign: `+12 %`."""
-    return f"{change:+.1%}".replace("%", " %") if abs(change) < 0.1 else f"{change:+.0%}".replace("%", " %")
+    digits = 1 if abs(change) < 0.1 else 0
+    return f"{change:+.{digits}%}".replace("%", " %")
 
 
 def share(part: float) -> str:
     """A fraction as `10 %`; from ten on as `450 times`."""
-    return f"{100 * part:.3g} %" if part < 9.995 else f"{part:,.0f} times"
+    if part < 9.995:
+        return f"{100 * part:.3g} %"
+    return f"{part:,.0f} times"
 
 
 def capital(sentence: str) -> str:
@@ -367,6 +472,15 @@ def capital(sentence: str) -> str:
 def short_hashes(line: str) -> str:
     """`line` with each SHA-256 shortened to its first 12 digits."""
     return _SHA256.sub(lambda found: found[0][:12], line)
+
+
+def minute_of(time: datetime) -> str:
+    """A time in UTC without its seconds: `2026-11-22 03:00 UTC`."""
+    return f"{time:%Y-%m-%d %H:%M} UTC"
+
+
+def comma_separated(found: Iterable[Enum]) -> str:
+    return ", ".join(each.value for each in found)
 
 
 def utc(time: datetime) -> str:

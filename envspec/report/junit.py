@@ -5,16 +5,16 @@ A check that is not known is an error. A run that did not pass always has a fail
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from envspec.conformance.results import CheckFinding, CheckOutcome, Status
 from envspec.escaping import one_line, visible
 from envspec.receipts.metrics import devices
-from envspec.receipts.model import Baseline, Receipt, Verdict
+from envspec.receipts.model import Baseline, BaselineRow, Receipt, Verdict
 from envspec.report.findings import bound, outcome
-from envspec.report.format import amount
-from envspec.report.receipt import properties, reason
+from envspec.report.format import amount, optional
+from envspec.report.receipt import names_and_values, reason
 
 _REQUIRED = "required and not run"
 
@@ -37,7 +37,7 @@ def as_junit(receipt: Receipt) -> str:
     )
     found = SubElement(suite, "properties")
     head = (("envspec", receipt.envspec), ("verdict", receipt.verdict.value), ("seed", str(receipt.seed)))
-    for name, value in (*head, *properties(receipt)):
+    for name, value in (*head, *names_and_values(receipt)):
         _child(found, "property", name=name, value=value)
     suite.extend(found_cases)
     indent(root)
@@ -60,13 +60,14 @@ def cases(receipt: Receipt) -> Iterator[Element]:
     for check in receipt.checks:
         yield _check(check, lock)
         has_failed |= check.status is Status.FAILED or _is_missed(check)
-    present = {check.check for check in receipt.checks}
-    for name in (each for each in receipt.summary.required_not_run if each not in present):
-        yield _failed(_case(name, lock), _REQUIRED, "it was not requested")
-        has_failed = True
+    requested = [check.check for check in receipt.checks]
+    for name in receipt.summary.required_not_run:
+        if name not in requested:
+            yield _failed(_case(name, lock), _REQUIRED, "it was not requested")
+            has_failed = True
     if receipt.baseline:
-        yield _compared(receipt.baseline, lock)
-        has_failed |= any(each.is_worse for each in receipt.baseline.rows)
+        yield _compared(receipt.baseline, receipt.worse_rows(), lock)
+        has_failed |= bool(receipt.worse_rows())
     if receipt.verdict is not Verdict.PASSED and not has_failed:
         yield _failed(_case("verdict", lock), receipt.verdict.value, "; ".join(receipt.reasons))
 
@@ -83,13 +84,14 @@ def _check(check: CheckOutcome, lock: str) -> Element:
         for each in numbers:
             _child(found, "property", name=each.name, value=f"{each.value!r} {each.unit}")
     why = reason(check)
-    details = f"{why}\nhint: {check.hint}" if check.hint else why
+    details = why + optional("\nhint: {}", check.hint)
+    cause = check.cause.value if check.cause else check.status.value
     if check.status is Status.FAILED:
-        _failed(case, check.cause.value if check.cause else "failed", why, f"{details}\n\n{check.log}")
+        _failed(case, cause, why, f"{details}\n\n{check.log}")
     elif _is_missed(check):
         _failed(case, _REQUIRED, why, details)
     elif check.status is Status.NOT_KNOWN:
-        error = _child(case, "error", message=why, type=check.cause.value if check.cause else "not known")
+        error = _child(case, "error", message=why, type=cause)
         error.text = visible(f"{details}\n\n{check.log}").rstrip("\n")
     elif check.status is Status.NOT_RUN:
         _child(case, "skipped", message=details)
@@ -98,24 +100,24 @@ def _check(check: CheckOutcome, lock: str) -> Element:
 
 
 def _line(finding: CheckFinding) -> str:
-    number = "" if finding.value is None else amount(finding.value, finding.unit)
-    kind = outcome(finding)
-    parts = (finding.name, number, bound(finding), finding.detail)
-    return f"{kind}: {': '.join(one_line(each) for each in parts if each)}"
+    parts = [finding.name]
+    if finding.value is not None:
+        parts.append(amount(finding.value, finding.unit))
+    parts += bound(finding), finding.detail
+    return f"{outcome(finding)}: {': '.join(map(one_line, filter(None, parts)))}"
 
 
-def _compared(baseline: Baseline, lock: str) -> Element:
+def _compared(baseline: Baseline, worse: Sequence[BaselineRow], lock: str) -> Element:
     case = _case("baseline", lock)
-    worse = [
-        f"{each.check}: {each.name}: {amount(each.recorded, each.unit)} -> {amount(each.now, each.unit)}"
-        for each in baseline.rows
-        if each.is_worse
-    ]
+    lines = []
+    for each in worse:
+        change = f"{amount(each.recorded, each.unit)} -> {amount(each.now, each.unit)}"
+        lines.append(f"{each.check}: {each.name}: {change}")
     if baseline.not_compared:
         _child(case, "skipped", message=baseline.not_compared)
     elif worse:
         message = f"{len(worse)} of {len(baseline.rows)} numbers are worse than their tolerance"
-        _failed(case, "worse", message, "\n".join(worse))
+        _failed(case, "worse", message, "\n".join(lines))
     return case
 
 

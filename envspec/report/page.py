@@ -9,9 +9,11 @@ from typing import Any, Final
 from envspec.conformance.results import CheckOutcome
 from envspec.context import counted
 from envspec.escaping import visible
+from envspec.receipts.compare import ComparisonColumn
+from envspec.receipts.metrics import Better
 from envspec.receipts.model import Receipt
 from envspec.report import format as form
-from envspec.report.findings import LEAST, fold
+from envspec.report.findings import LEAST, fold_checks, has_bound
 from envspec.report.format import Bar, Plot, Segment
 
 #: Per cent of the width that one character of a bar's label needs.
@@ -38,38 +40,32 @@ def render(template: str, **values: Any) -> str:
 
 def bounds(receipt: Receipt) -> Plot | None:
     """Each bounded number as a fraction of its bound, on a logarithmic axis."""
-    found = {
-        f"{check.check}: {each.name}": each
-        for check in receipt.checks
-        for each in fold(finding for finding in check.findings if finding.bound is not None)
-    }
+    found = {f"{check}: {each.name}": each for check, each in fold_checks(receipt, has_bound)}
     if not found:
         return None
-    parts = {name: each.used for name, each in found.items()}
-    low = math.floor(math.log10(max(LEAST, min(parts.values()) / 3)))
-    high = math.ceil(math.log10(max(10.0, *parts.values())))
-    beyond = [name for name, each in found.items() if not each.first.ok]
-    nearest = max(parts, key=lambda name: parts[name])
-    count = counted(len(found), "number")
-    summary = (
-        f"{len(beyond)} of {count} beyond the bound: {', '.join(beyond)}."
-        if beyond
-        else f"All {count} within their bounds; closest: {nearest}, {form.share(parts[nearest])}."
-    )
+    used = [each.used for each in found.values()]
+    low = math.floor(math.log10(max(LEAST, min(used) / 3)))
+    high = math.ceil(math.log10(max(10.0, *used)))
 
     def position(value: float) -> float:
         return max(0.5, 100 * (math.log10(value) - low) / (high - low))
 
+    bars, beyond = [], []
+    for name, each in found.items():
+        outcome = "passed"
+        if not each.first.ok:
+            outcome = "failed"
+            beyond.append(name)
+        segment = Segment(position(each.used), outcome)
+        bars.append(Bar(name, (segment,), form.share(each.used) if each.value else "-"))
+    count = counted(len(found), "number")
+    nearest = max(found, key=lambda name: found[name].used)
+    summary = f"All {count} within their bounds; closest: {nearest}, {form.share(found[nearest].used)}."
+    if beyond:
+        summary = f"{len(beyond)} of {count} beyond the bound: {', '.join(beyond)}."
     return Plot(
         f"Value as a fraction of its bound (the line), logarithmic. {summary}",
-        tuple(
-            Bar(
-                name,
-                (Segment(position(parts[name]), "passed" if each.first.ok else "failed"),),
-                form.share(parts[name]) if each.value else "-",
-            )
-            for name, each in found.items()
-        ),
+        tuple(bars),
         limit=position(1.0),
         ticks=tuple((position(10.0**power), f"{10.0**power:g}") for power in range(low, high + 1)),
     )
@@ -81,7 +77,7 @@ def times(receipt: Receipt) -> Plot | None:
         return None
     slowest = max(checks, key=lambda check: check.seconds)
     # The sum of the phases can exceed the time that was measured around them.
-    most = max(max(check.seconds, sum(phase.seconds for phase in check.phases)) for check in checks)
+    most = max(slowest.seconds, *map(_in_phases, checks))
     return Plot(
         f"{counted(len(checks), 'check')} in {form.amount(receipt.seconds, 's')}; longest: {slowest.check}, "
         f"{form.amount(slowest.seconds, 's')}.",
@@ -89,44 +85,52 @@ def times(receipt: Receipt) -> Plot | None:
     )
 
 
+def _in_phases(check: CheckOutcome) -> float:
+    return sum(phase.seconds for phase in check.phases)
+
+
 def _phases(check: CheckOutcome, most: float) -> Iterable[Segment]:
     for index, phase in enumerate(check.phases):
         width = 100 * phase.seconds / most
         yield Segment(width, index % _COLOURS, phase.name if len(phase.name) * _CHARACTER < width else "")
-    rest = check.seconds - sum(phase.seconds for phase in check.phases)
+    rest = check.seconds - _in_phases(check)
     if rest > 0:
         yield Segment(100 * rest / most, "rest")
 
 
 def memory(receipt: Receipt) -> Plot | None:
     kinds = ("tensors", "reserved on the device", "host")
-    found = [
-        (check.check, colour, value)
-        for check in receipt.checks
-        for colour, value in enumerate((check.peak.allocated_bytes, check.peak.reserved_bytes, check.peak.host_bytes))
-        if value is not None
-    ]
+    found = []
+    for check in receipt.checks:
+        peaks = (check.peak.allocated_bytes, check.peak.reserved_bytes, check.peak.host_bytes)
+        for colour, value in enumerate(peaks):
+            if value is not None:
+                found.append((check.check, colour, value))
     if not found:
         return None
-    card = min((gpu.memory_bytes for gpu in receipt.machine.gpus), default=None)
     name, colour, largest = max(found, key=lambda each: each[2])
     caption = f"Largest peak: {name}, {kinds[colour]}, {form.size(largest)}."
-    if card:
+    if card := min((gpu.memory_bytes for gpu in receipt.machine.gpus), default=0):
         caption += f" Memory of a GPU: {form.size(card)}."
-    return Plot(
-        caption,
-        tuple(Bar(name, (Segment(_width(value, largest), colour),), form.size(value)) for name, colour, value in found),
-        legend=tuple((colour, kind) for colour, kind in enumerate(kinds) if any(each[1] == colour for each in found)),
-    )
+    bars, legend = [], {}
+    for name, colour, value in found:
+        bars.append(Bar(name, (Segment(_width(value, largest), colour),), form.size(value)))
+        legend[colour] = kinds[colour]
+    return Plot(caption, tuple(bars), legend=tuple(sorted(legend.items())))
 
 
-def side_by_side(unit: str, names: Sequence[str], values: Sequence[float | None]) -> Plot:
-    most = max((value for value in values if value is not None), default=0.0)
-    bars = [
-        Bar(name, (Segment(_width(value or 0.0, most)),), form.amount(value, unit if value is not None else ""))
-        for name, value in zip(names, values, strict=True)
-    ]
+def side_by_side(column: ComparisonColumn, names: Sequence[str]) -> Plot:
+    """The values of a column as bars. names: of the receipts."""
+    most = max((value for value in column.values if value is not None), default=0.0)
+    bars = []
+    for name, value in zip(names, column.values, strict=True):
+        bars.append(Bar(name, (Segment(_width(value or 0.0, most)),), form.amount(value, column.unit)))
     return Plot("", tuple(bars))
+
+
+def plot_title(column: ComparisonColumn) -> str:
+    better = "less" if column.better is Better.LOWER else "more"
+    return f"{column.title}, {column.unit} ({better} is better)"
 
 
 def _width(value: float, most: float) -> float:
