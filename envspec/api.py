@@ -12,6 +12,7 @@ import logging
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal, TextIO, TypeAlias
 
@@ -117,15 +118,12 @@ def lock(
     from envspec.operations.lock_state import LockRequest, Upgrade
 
     path, folder = _spec_and_folder(spec, output)
-    request = LockRequest(
-        path,
-        folder,
-        resolver,
-        conda_resolver,
-        Upgrade.ALL if upgrade is True else Upgrade.KEEP,
-        () if isinstance(upgrade, bool) else tuple(map(normalised, upgrade)),
-        {channel: Path(place).absolute() for channel, place in (channel_repodata or {}).items()},
-    )
+    folders = {channel: Path(place).absolute() for channel, place in (channel_repodata or {}).items()}
+    request = LockRequest(path, folder, resolver, conda_resolver, channel_repodata=folders)
+    if upgrade is True:
+        request = replace(request, upgrade=Upgrade.ALL)
+    elif upgrade:
+        request = replace(request, upgrade_packages=tuple(map(normalised, upgrade)))
     return _written(request, variant, context or _context())
 
 
@@ -166,8 +164,10 @@ def add(
     path, folder = _spec_and_folder(spec, output)
     context = context or _context()
     edited = add(path, packages, RequirementList[to.upper()], context.now())
-    names = tuple(each.name for each, _ in edited.edits) if upgrade else ()
-    return _written(LockRequest(path, folder, upgrade_packages=names, text=edited.text), "", context)
+    request = LockRequest(path, folder, text=edited.text)
+    if upgrade:
+        request = replace(request, upgrade_packages=tuple(each.name for each, _ in edited.edits))
+    return _written(request, "", context)
 
 
 def remove(
@@ -244,7 +244,7 @@ def install(
     """
     from envspec.operations.environment import install, install_request
 
-    request = install_request(*_with_digest(lock), Path(prefix), None, Path(python) if python else None)
+    request = install_request(*_with_digest(lock), Path(prefix), None, _path(python))
     return install(request, context or _context(usual_jobs=8))
 
 
@@ -262,10 +262,9 @@ def verify(
         UnfitMachine: the environment's Python is required and does not run.
     """
     from envspec.diagnostics.machine import this_platform
-    from envspec.models import Platform
     from envspec.operations.environment import BytecodeCheck, verify
 
-    where = Platform(platform) if platform else this_platform()
+    where = _platform(platform) or this_platform()
     return verify(_lock(lock), where, Path(prefix), BytecodeCheck.BY_CODE if strict else BytecodeCheck.BY_HASH)
 
 
@@ -292,14 +291,15 @@ def export(
         UsageError: the format is unknown or can't contain the lock; the file exists and envspec did not write it.
         NetworkError: an index does not list a file.
     """
-    from envspec.models import Platform
     from envspec.operations.export import ExportOptions, destination, export, write
 
     context = context or _context(usual_jobs=8)
     locked = _lock(lock)
-    path = None if output is None else destination(Path(output), form, locked.name)
-    options = ExportOptions(form, Platform(platform) if platform else None, image, without_conda)
-    exported = export(locked, options, context, path.parent if path else Path())
+    path, folder = None, Path()
+    if output is not None:
+        path = destination(Path(output), form, locked.name)
+        folder = path.parent
+    exported = export(locked, ExportOptions(form, _platform(platform), image, without_conda), context, folder)
     if exported.missing:
         context.reporter.warning(f"{locked.name}: {form} has no place for: {'; '.join(exported.missing)}")
     if path is not None:
@@ -339,12 +339,7 @@ def build_image(
 
     options = image_options(_lock(lock), platforms, bytecode=bytecode, compression=compression)
     name = tag_of(tag or default_tag(options.lock))
-    destinations = Destinations(
-        tar=Path(output) if output else None,
-        layout=Path(layout) if layout else None,
-        load=name if load else None,
-        tag=name,
-    )
+    destinations = Destinations(_path(output), _path(layout), load=name if load else None, tag=name)
     return build(options, destinations, context or _context())
 
 
@@ -467,7 +462,7 @@ def test(
     from envspec.conformance.request import Nodes
     from envspec.operations.conformance import Observer, SuiteLocation, SuiteSelection, run_conformance
 
-    location = SuiteLocation(local, Path(python) if python else None, image, _gpus(gpus))
+    location = SuiteLocation(local, _path(python), image, _gpus(gpus))
     selection = SuiteSelection(
         device=device,
         checks=tuple(checks),
@@ -520,12 +515,9 @@ def fit(
     Raises:
         UsageError: an unknown GPU.
     """
-    from envspec.models import Platform
     from envspec.operations.inspect import fit
 
-    return fit(
-        _lock(lock), context or _context(), driver=driver, gpus=gpus, platform=Platform(platform) if platform else None
-    )
+    return fit(_lock(lock), context or _context(), driver=driver, gpus=gpus, platform=_platform(platform))
 
 
 def _context(usual_jobs: int | None = None) -> Context:
@@ -537,7 +529,17 @@ def _spec_and_folder(spec: _Path, output: _Path | None) -> tuple[Path, Path]:
     from envspec.spec.identity import env_name, find_spec
 
     path = find_spec(str(spec), Path())
-    return path, Path(output) if output else Path("locks", env_name(path))
+    return path, _path(output) or Path("locks", env_name(path))
+
+
+def _path(path: _Path | None) -> Path | None:
+    return Path(path) if path else None
+
+
+def _platform(platform: str | Platform | None) -> Platform | None:
+    from envspec.models import Platform
+
+    return Platform(platform) if platform else None
 
 
 def _lock(lock: _LockOrPath) -> Lock:
@@ -563,7 +565,9 @@ def _with_digest(lock: _LockOrPath) -> tuple[Lock, str]:
 def _gpus(gpus: _Gpus) -> Gpus | tuple[str, ...]:
     from envspec.operations.container import parse_gpus
 
-    return parse_gpus(gpus if isinstance(gpus, str) else ",".join(map(str, gpus)))
+    if not isinstance(gpus, str):
+        gpus = ",".join(map(str, gpus))
+    return parse_gpus(gpus)
 
 
 class _TextOutput(io.BytesIO):

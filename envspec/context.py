@@ -60,7 +60,13 @@ def ranges(found: Sequence[int], width: int = 0) -> str:
             parts[-1][1] = number
         else:
             parts.append([number, number])
-    return ",".join(f"{one:0{width}d}" + (f"-{last:0{width}d}" if last > one else "") for one, last in parts)
+    texts = []
+    for one, last in parts:
+        text = f"{one:0{width}d}"
+        if last > one:
+            text += f"-{last:0{width}d}"
+        texts.append(text)
+    return ",".join(texts)
 
 
 def counted(count: int, noun: str) -> str:
@@ -167,17 +173,19 @@ class Context:
         from envspec.io.http_settings import timeouts
         from envspec.settings import read_settings
 
-        settings = read_settings(os.environ if environ is None else environ)
+        if environ is None:
+            environ = os.environ
+        settings = read_settings(environ)
         found = settings.environ
         cache = cache_root(found)
-        if connectivity is None:
-            connectivity = Connectivity.OFFLINE if settings.offline else Connectivity.ONLINE
+        if connectivity is None and settings.offline:
+            connectivity = Connectivity.OFFLINE
         return cls(
             environ=found,
             home=Path(found.get("HOME") or Path.home()),
             cache=cache,
             in_use=FolderInUse(cache),
-            connectivity=connectivity,
+            connectivity=connectivity or Connectivity.ONLINE,
             jobs=jobs or settings.jobs or usual_jobs or os.cpu_count() or 1,
             timeouts=timeouts(found, Timeouts()),
             mirrors={**settings.mirrors, **(mirrors or {})},

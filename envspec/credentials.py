@@ -47,7 +47,9 @@ def without_credentials(text: str) -> str:
 
     The user name of an SSH address stays (`git+ssh://git@host/...`): it is part of the address and no secret.
     """
-    return _USERINFO.sub(_bare, text) if "://" in text else text
+    if "://" not in text:
+        return text
+    return _USERINFO.sub(_bare, text)
 
 
 def channel_without_credentials(text: str) -> str:
@@ -56,7 +58,9 @@ def channel_without_credentials(text: str) -> str:
     Only channels have such tokens: elsewhere `/t/` is a folder like any other.
     """
     found = _WEB.fullmatch(without_credentials(text))
-    return found[1] + _TOKEN.sub("", found[2]) if found else text
+    if found is None:
+        return text
+    return found[1] + _TOKEN.sub("", found[2])
 
 
 def channels_without_credentials(text: str) -> str:
@@ -68,8 +72,10 @@ def channels_without_credentials(text: str) -> str:
 
 def _bare(found: re.Match[str]) -> str:
     scheme, userinfo = found[1], found[2]
-    user = userinfo.partition(":")[0] if scheme.lower().endswith("ssh") else ""
-    return f"{scheme}://{user}@" if user else f"{scheme}://"
+    user = userinfo.partition(":")[0]
+    if user and scheme.lower().endswith("ssh"):
+        return f"{scheme}://{user}@"
+    return f"{scheme}://"
 
 
 def without_registry_login(image: str) -> str:
@@ -106,8 +112,12 @@ def _late_login(text: str) -> int:
     """Where the host begins behind a password that holds a `/`, `?` or `#`; 0 where there is no such password."""
     word = re.split(r"\s", text, maxsplit=1)[0]
     start = re.search(r"[/?#]", word)
-    ends = [found.end() for found in _BEFORE_HOST.finditer(word, start.end())] if start else []
-    return ends[-1] if ends else 0
+    if start is None:
+        return 0
+    end = 0
+    for found in _BEFORE_HOST.finditer(word, start.end()):
+        end = found.end()
+    return end
 
 
 def _has_no_port(authority: str) -> bool:
@@ -122,12 +132,20 @@ def filled(text: str, environ: Mapping[str, str]) -> str:
         return text
     from urllib.parse import quote
 
-    return VARIABLE.sub(lambda found: quote(environ[found[1]], safe="") if environ.get(found[1]) else found[0], text)
+    def value_of(found: re.Match[str]) -> str:
+        if not environ.get(found[1]):
+            return found[0]
+        return quote(environ[found[1]], safe="")
+
+    return VARIABLE.sub(value_of, text)
 
 
 def unset(text: str, environ: Mapping[str, str]) -> str | None:
     """The first variable in `text` that is not set or empty, None where all are."""
-    return next((name for name in VARIABLE.findall(text) if not environ.get(name)), None)
+    for found in VARIABLE.finditer(text):
+        if not environ.get(found[1]):
+            return found[1]
+    return None
 
 
 def has_open_secret(text: str, *, channel: bool = False) -> bool:
@@ -148,10 +166,10 @@ def has_login(text: str) -> bool:
 
     The user of an SSH address is a part of it.
     """
-    return any(
-        not scheme.lower().endswith("ssh") and not _VARIABLES.fullmatch(userinfo)
-        for scheme, userinfo in _USERINFO.findall(text)
-    )
+    for scheme, userinfo in _USERINFO.findall(text):
+        if not scheme.lower().endswith("ssh") and not _VARIABLES.fullmatch(userinfo):
+            return True
+    return False
 
 
 def shown(text: str) -> str:
@@ -187,12 +205,15 @@ def _shown(rest: str, scheme: str) -> str:
     rest = rest[_late_login(rest) :]
     address = re.split(r"[\s\"'`<>]", rest, maxsplit=1)[0]
     more = rest[len(address) :]
-    path, _, fragment = address.partition("#")
+    path, hash_mark, fragment = address.partition("#")
     path, mark, query = path.partition("?")
-    path = re.sub(r"/t/[^/]+(?=/)", "/t/…", "/".join("…" if _is_random(part) else part for part in path.split("/")))
+    parts = ["…" if _is_random(part) else part for part in path.split("/")]
+    path = re.sub(r"/t/[^/]+(?=/)", "/t/…", "/".join(parts))
+    if query:
+        query = "…"
     if fragment and not _FRAGMENT.fullmatch(fragment):
         fragment = "…"
-    return login + path + mark + ("…" if query else "") + ("#" if "#" in address else "") + fragment + more
+    return login + path + mark + query + hash_mark + fragment + more
 
 
 def _is_random(part: str) -> bool:

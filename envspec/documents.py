@@ -93,7 +93,7 @@ def parse_json(data: bytes) -> Any:
 def table_of(value: Any, *keys: str) -> Mapping[str, Any]:
     """A table within tables; empty if there is none."""
     for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
+        value = table_of(value).get(key)
     return value if isinstance(value, Mapping) else {}
 
 

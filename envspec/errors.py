@@ -57,17 +57,20 @@ class EnvspecError(Exception):
 
     def text(self, details: str) -> str:
         """The message with its hint, and below them `details`."""
-        lines = [
-            self.message,
-            *([f"  hint: {self.hint}"] if self.hint else []),
-            *([f"  details: {details}"] if details else []),
-        ]
-        return "\n".join(lines)
+        text = self.message
+        if self.hint:
+            text += f"\n  hint: {self.hint}"
+        if details:
+            text += f"\n  details: {details}"
+        return text
 
     def as_document(self) -> dict[str, object]:
         """Return a JSON object for programs: code, message, where, hint, exit_code and details."""
         document: dict[str, object] = {"code": self.code, "message": self.message, "where": None, "hint": self.hint}
-        return {**document, "exit_code": self.exit_code, **({"details": self.details} if self.details else {})}
+        document["exit_code"] = self.exit_code
+        if self.details:
+            document["details"] = self.details
+        return document
 
 
 def _shortened(text: str) -> str:

@@ -65,14 +65,21 @@ def markdown_code(text: str | None) -> str:
     if not bare:
         return ""
     longest = max(map(len, re.findall("`+", bare)), default=0)
-    return f"`{bare}`" if not longest else f"{'`' * (longest + 1)} {bare} {'`' * (longest + 1)}"
+    if not longest:
+        return f"`{bare}`"
+    fence = "`" * (longest + 1)
+    return f"{fence} {bare} {fence}"
 
 
 def _escape(found: re.Match[str]) -> str:
     code = ord(found[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}"
 
 
 def _escape_mark(mark: re.Match[str]) -> str:
     # Of a number it is the point behind it that makes a list.
-    return f"&#{ord(mark[0][0])};{mark[0][1:]}" if mark[0].isdecimal() else f"\\{mark[0]}"
+    if mark[0].isdecimal():
+        return f"&#{ord(mark[0][0])};{mark[0][1:]}"
+    return f"\\{mark[0]}"

@@ -42,9 +42,11 @@ def origin_of(url: str) -> str:
         return ""
     if not host:
         return ""
-    host = f"[{host}]" if ":" in host else host
-    usual = port is None or port == _PORTS.get(parts.scheme)
-    return f"{parts.scheme}://{host}" if usual else f"{parts.scheme}://{host}:{port}"
+    if ":" in host:
+        host = f"[{host}]"
+    if port is not None and port != _PORTS.get(parts.scheme):
+        host = f"{host}:{port}"
+    return f"{parts.scheme}://{host}"
 
 
 def same_origin(one: str, other: str) -> bool:

@@ -198,9 +198,11 @@ class Settings:
     @property
     def jobs(self) -> int | None:
         text = self.environ.get("ENVSPEC_JOBS")
-        if text and not re.fullmatch(r"[1-9]\d{0,5}", text):
+        if not text:
+            return None
+        if not re.fullmatch(r"[1-9]\d{0,5}", text):
             raise UsageError(f"ENVSPEC_JOBS={text}: not a positive integer", hint="set it to 4, or unset it")
-        return int(text) if text else None
+        return int(text)
 
     @property
     def mirrors(self) -> dict[str, str]:
@@ -225,8 +227,9 @@ class Settings:
             elif each.variable in self.from_file:
                 source = f"{self.path}:{self.from_file[each.variable][1]}"
             else:
-                source = "default"
-                value = str(cache_path(self.environ)) if each.key == "cache_dir" else each.default
+                source, value = "default", each.default
+                if each.key == "cache_dir":
+                    value = str(cache_path(self.environ))
             found.append(SettingValue(each, shown(value), source))
         return found
 
@@ -236,9 +239,9 @@ class Settings:
         for each in (*OWN_VARIABLES, *OTHER_VARIABLES):
             # Programs read a proxy's name in small letters, too.
             proxies = [name.lower() for name in each.names if name.endswith("_PROXY")]
-            found += [
-                (name, shown(self.own[name]), each.what) for name in (*each.names, *proxies) if self.own.get(name)
-            ]
+            for name in (*each.names, *proxies):
+                if self.own.get(name):
+                    found.append((name, shown(self.own[name]), each.what))
         return found
 
 
@@ -268,7 +271,9 @@ def config_path(environ: Mapping[str, str]) -> Path:
     """The user's file, which may not exist."""
     named = environ.get("XDG_CONFIG_HOME") or ""
     # XDG Base Directory Specification: a relative path is ignored.
-    folder = Path(named) if Path(named).is_absolute() else Path(environ.get("HOME") or Path.home(), ".config")
+    folder = Path(named)
+    if not folder.is_absolute():
+        folder = Path(environ.get("HOME") or Path.home(), ".config")
     return folder / "envspec" / "config.toml"
 
 
@@ -291,8 +296,9 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         text = data.decode("utf-8")
         document = documents.parse_toml(text)
     except ValueError as error:
-        line = re.search(r"line (\d+)", str(error))
-        at = f"{path}:{line[1]}" if line else str(path)
+        at = str(path)
+        if line := re.search(r"line (\d+)", str(error)):
+            at += f":{line[1]}"
         raise UsageError(f"{at}: not a TOML document: {error}", hint="correct the file") from error
     found: dict[str, tuple[str, int]] = {}
     for key, value in _values(document):
@@ -317,8 +323,9 @@ def _values(document: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
 def _unknown(at: str, key: str) -> UsageError:
     from difflib import get_close_matches
 
-    near = get_close_matches(key, _BY_KEY, n=1)
-    hint = f"write {near[0]}" if near else f"use one of {', '.join(_BY_KEY)}"
+    hint = f"use one of {', '.join(_BY_KEY)}"
+    if near := get_close_matches(key, _BY_KEY, n=1):
+        hint = f"write {near[0]}"
     return UsageError(f"{at}: unknown key {key}", hint=hint)
 
 
@@ -328,24 +335,47 @@ def _text_of(setting: Setting, value: object, at: str, environ: Mapping[str, str
     Raises:
         UsageError: another form.
     """
-    if setting.form is _TABLE and isinstance(value, dict):
-        if all(isinstance(host, str) and not re.search(r"\s", name + host) for name, host in value.items()):
-            pairs = [f"{name}={host}" for name, host in value.items()]
-            try:
-                parse_mirrors(pairs)
-            except UsageError as error:
-                raise UsageError(f"{at}: {setting.key}: {error.message}", hint=error.hint) from error
-            return " ".join(pairs)
-    elif setting.form is _SWITCH and isinstance(value, bool):
-        return str(value).lower()
-    elif setting.form in (_COUNT, _SECONDS) and isinstance(value, (int, float)) and not isinstance(value, bool):
-        if 0 < value < 10**6 and (setting.form is _SECONDS or isinstance(value, int)):
-            return f"{value:f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
-    elif setting.form in (_TEXT, _PATH) and isinstance(value, str) and value:
-        text = environ.get("HOME", "~") + value[1:] if value.startswith("~/") else value
-        if setting.form is _TEXT or Path(text).is_absolute():
-            return text
-    raise UsageError(f"{at}: {setting.key} is not {setting.form}", hint="correct the value, or remove the line")
+    form, text = setting.form, None
+    if form is _TABLE and isinstance(value, dict):
+        text = _mirrors_text(value, f"{at}: {setting.key}")
+    elif form is _SWITCH and isinstance(value, bool):
+        text = str(value).lower()
+    elif form in (_COUNT, _SECONDS) and isinstance(value, (int, float)):
+        text = _number_text(value, form)
+    elif form in (_TEXT, _PATH) and isinstance(value, str) and value:
+        text = value
+        if value.startswith("~/"):
+            text = environ.get("HOME", "~") + value[1:]
+        if form is _PATH and not Path(text).is_absolute():
+            text = None
+    if text is None:
+        raise UsageError(f"{at}: {setting.key} is not {setting.form}", hint="correct the value, or remove the line")
+    return text
+
+
+def _mirrors_text(table: Mapping[str, object], at: str) -> str | None:
+    """None if the table has other values than names of hosts."""
+    pairs = []
+    for name, host in table.items():
+        if not isinstance(host, str) or re.search(r"\s", name + host):
+            return None
+        pairs.append(f"{name}={host}")
+    try:
+        parse_mirrors(pairs)
+    except UsageError as error:
+        raise UsageError(f"{at}: {error.message}", hint=error.hint) from error
+    return " ".join(pairs)
+
+
+def _number_text(value: float, form: str) -> str | None:
+    """None for a number that the form does not allow."""
+    if isinstance(value, bool) or not 0 < value < 10**6:
+        return None
+    if isinstance(value, int):
+        return str(value)
+    if form is _SECONDS:
+        return f"{value:f}".rstrip("0").rstrip(".")
+    return None
 
 
 def _line_of(text: str, key: str) -> int:
