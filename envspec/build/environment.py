@@ -62,8 +62,10 @@ _HOURS: Final = 120
 
 def packages_beside(part: Resolution, name: str, requires: Sequence[str]) -> tuple[Package, ...]:
     """The wheels of a resolution that a package is built beside: torch, what the build requires, and what these do."""
-    wheels = [each for each in part.packages if each.built or each.file.filename.endswith(".whl")]
-    by_name = {each.name: each for each in wheels}
+    by_name = {}
+    for each in part.packages:
+        if each.built or each.file.filename.endswith(".whl"):
+            by_name[each.name] = each
     needed: dict[str, set[str]] = {}
     for each in by_name.values():
         for dependent in each.required_by:

@@ -145,10 +145,9 @@ def _dist_info(wheel: Path, of: str, name: str) -> bytes:
 
 def record_digest(wheel: Path) -> str | None:
     """The digest of the wheel's contents (`envspec.verifier.record`); None without a valid RECORD."""
-    record = record_of(wheel)
     try:
-        return wheel_sha256(record) if record is not None else None
-    except BadRecord:
+        return wheel_sha256(_dist_info(wheel, wheel.name, "RECORD"))
+    except (WrongWheel, BadRecord):
         return None
 
 

@@ -207,9 +207,7 @@ class LinkedFiles:
         top, _, rest = path.partition("/")
         if top == "site-packages" and self._site_packages:
             return f"{self._site_packages}/{rest}"
-        if top == "python-scripts":
-            return f"bin/{rest}"
-        return path
+        return f"bin/{rest}" if top == "python-scripts" else path
 
     def _check_programs(self, made: Iterable[str], placed: Iterable[str]) -> str | None:
         """Entry points are in no list of files: rattler would overwrite another package's file."""
@@ -234,11 +232,11 @@ class LinkedFiles:
 
 def _size_of(folder: Path) -> int:
     """Of all files, listed or not; a sparse file counts whole, as in a layer."""
-    return sum(
-        os.lstat(os.path.join(parent, name)).st_size  # noqa: PTH118 (50,000 times)
-        for parent, _, files in os.walk(folder)
-        for name in files
-    )
+    size_bytes = 0
+    for parent, _, files in os.walk(folder):
+        for name in files:
+            size_bytes += os.lstat(os.path.join(parent, name)).st_size  # noqa: PTH118 (50,000 times)
+    return size_bytes
 
 
 def _problem_with(path: str) -> str | None:
@@ -246,9 +244,7 @@ def _problem_with(path: str) -> str | None:
         return why
     if posixpath.normpath(path) != path:
         return "is not a normalised path"
-    if path.split("/", 1)[0] in RESERVED_FOLDERS:
-        return "only conda and envspec write"
-    return None
+    return "only conda and envspec write" if path.split("/", 1)[0] in RESERVED_FOLDERS else None
 
 
 def _paths(unpacked: Path) -> Iterator[str]:

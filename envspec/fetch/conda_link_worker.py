@@ -97,8 +97,11 @@ async def _link(request: dict[str, Any]) -> None:
     site = Path(request["site"])
     packages = [_package(entry["package"]) for entry in request["packages"]]
     records = [record_of(package) for package in packages]
-    for record, entry in zip(records, request["packages"], strict=True):
+    unpacked = {}
+    for record, package, entry in zip(records, packages, request["packages"], strict=True):
         record.url = entry["archive"]
+        folder = Path(request["cache"], stem_of(package))
+        unpacked[package.name] = (folder, package.filename, entry["packed_bytes"])
     site_packages = None
     for package in packages:
         if package.name == "python":
@@ -116,14 +119,7 @@ async def _link(request: dict[str, Any]) -> None:
         ignored_packages=set(request["installed"]),
         execute_link_scripts=False,
         show_progress=False,
-        reporter=_Reporter(
-            len(records) - len(request["installed"]),
-            {
-                each.name: (Path(request["cache"], stem_of(each)), each.filename, entry["packed_bytes"])
-                for each, entry in zip(packages, request["packages"], strict=True)
-            },
-            LinkedFiles(site_packages),
-        ),
+        reporter=_Reporter(len(records) - len(request["installed"]), unpacked, LinkedFiles(site_packages)),
     )
     for package in packages:
         if package.name in request["installed"]:

@@ -173,9 +173,7 @@ class ChannelTransport:
             except NetworkError as error:
                 pause_s = retry.next_pause_s(error, transient=is_transient(error))
                 # A server that is down is reported once, however many archives wait for it.
-                subject = archive.url
-                if isinstance(error, Unreachable):
-                    subject = urlsplit(archive.url).netloc
+                subject = urlsplit(archive.url).netloc if isinstance(error, Unreachable) else archive.url
                 if (subject, retry.failed) not in self._warned:
                     self._warned.add((subject, retry.failed))
                     self._warn(f"{error.message}; trying again in {pause_s:.1f} s")

@@ -157,7 +157,9 @@ class _Git:
                 f"{self.of} is a git project, and git is not installed on this machine", hint="install git"
             )
         login, secrets = _login(self.address, environ)
-        settings = [word for setting in (*_SETTINGS, *login) for word in ("-c", setting)]
+        settings = []
+        for setting in (*_SETTINGS, *login):
+            settings += ["-c", setting]
         inherited = {name: value for name, value in environ.items() if name not in _DROPPED}
         variables = {**inherited, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8", **secrets}
         return await run([program, *settings, *words], environ=variables, cwd=cwd)
@@ -182,7 +184,11 @@ class _Git:
     async def refs(self) -> dict[str, str]:
         """Name -> commit, of all refs."""
         listed = await self.run(Path("/"), "ls-remote", "--", without_credentials(self.address.url))
-        return {name: commit for line in listed.splitlines() for commit, _, name in [line.partition("\t")]}
+        refs = {}
+        for line in listed.splitlines():
+            commit, _, name = line.partition("\t")
+            refs[name] = commit
+        return refs
 
     async def clone(self, folder: Path, how: str) -> None:
         url = without_credentials(self.address.url)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
+from envspec.documents import table_of
 from envspec.io.http_types import Credential, Response
 from envspec.io.process import Finished, run
 from envspec.registry.errors import RegistryError, access_refused, error_text, rate_limited, shortened
@@ -100,8 +101,7 @@ class Keychain:
         for helper in _helpers(config, registry):
             if found := await self._from_helper(helper, registry, path):
                 return found
-        auths = config.get("auths")
-        entries = {_normal(key): (key, entry) for key, entry in auths.items()} if isinstance(auths, dict) else {}
+        entries = {_normal(key): (key, entry) for key, entry in table_of(config, "auths").items()}
         for key in prefixes_of(f"{registry}/{repository}".rstrip("/")):
             if key in entries:
                 stored, entry = entries[key]
@@ -158,12 +158,11 @@ def auth_files(environ: Mapping[str, str], home: Path) -> Iterator[Path]:
 
 def _helpers(config: Mapping[str, object], registry: str) -> Iterator[str]:
     """The helper of this registry, then the default one."""
-    by_registry = config.get("credHelpers")
-    if isinstance(by_registry, dict):
-        names = [registry]
-        if registry == DOCKER_HUB:
-            names += ["index.docker.io", HUB_KEY]
-        yield from (by_registry[name] for name in names if isinstance(by_registry.get(name), str))
+    by_registry = table_of(config, "credHelpers")
+    names = [registry]
+    if registry == DOCKER_HUB:
+        names += ["index.docker.io", HUB_KEY]
+    yield from (by_registry[name] for name in names if isinstance(by_registry.get(name), str))
     store = config.get("credsStore")
     if isinstance(store, str) and store:
         yield store

@@ -73,11 +73,11 @@ async def resolve_digests(
             f"{reference} is not published for {', '.join(platform.value for platform in missing)}",
             hint=f"it has {has or 'no platform that envspec supports'}; use another image or remove the platform",
         )
-    note = "{} in this index" if manifest.kind is ManifestKind.INDEX else ""
-    return tuple(
-        PinnedDigest(platform, manifest.digest, "registry", manifest.kind.value, note.format(found[platform]))
-        for platform in requested
-    )
+    pins = []
+    for platform in requested:
+        note = f"{found[platform]} in this index" if manifest.kind is ManifestKind.INDEX else ""
+        pins.append(PinnedDigest(platform, manifest.digest, "registry", manifest.kind.value, note))
+    return tuple(pins)
 
 
 @dataclass(slots=True)

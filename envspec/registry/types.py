@@ -115,12 +115,11 @@ class Manifest:
     @property
     def platforms(self) -> tuple[str, ...]:
         """`os/architecture` of each entry, each once; entries without a platform (attestations) are skipped."""
-        names = (
-            "/".join(filter(None, (child.os, child.architecture, child.variant)))
-            for child in self.children
-            if child.os not in {"", "unknown"}
-        )
-        return tuple(dict.fromkeys(names))
+        names: dict[str, None] = {}
+        for child in self.children:
+            if child.os not in {"", "unknown"}:
+                names["/".join(filter(None, (child.os, child.architecture, child.variant)))] = None
+        return tuple(names)
 
     @property
     def platforms_in_words(self) -> str:
