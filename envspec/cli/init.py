@@ -103,6 +103,7 @@ def command(sources: tuple[Path, ...], prefixes: tuple[Path, ...], path: Path | 
 
     Exit code: 0 if the spec has all packages, indexes and settings of the sources, 10 if it lacks some.
     """
+    from envspec.context import counted
     from envspec.importers.types import Choices
     from envspec.models import Platform
     from envspec.operations.init import InitRequest, write_spec
@@ -140,8 +141,9 @@ def command(sources: tuple[Path, ...], prefixes: tuple[Path, ...], path: Path | 
         found = _locked(request, found, draft, chosen)
     error = found.error
     if error is None and found.lost and not chosen["allow_incomplete"]:
+        are = "is" if len(found.lost) == 1 else "are"
         error = _Lost(
-            _lost_text(len(found.lost)),
+            f"{counted(len(found.lost), 'line')} of the sources {are} not in the spec",
             hint=f"add to {found.spec} those that you need; `--allow-incomplete` accepts the loss of the others",
         )
     return in_formats(IMPORT, found, error=error)
@@ -196,9 +198,3 @@ def _with_project(request: InitRequest, folder: Path) -> InitRequest:
 def _gpus() -> tuple[str, ...]:
     text = click.prompt("GPUs that must run it, such as A100, H100 (empty: not known)", default="", err=True)
     return tuple(filter(None, (each.strip() for each in text.split(","))))
-
-
-def _lost_text(count: int) -> str:
-    from envspec.context import counted
-
-    return f"{counted(count, 'line')} of the sources {'is' if count == 1 else 'are'} not in the spec"

@@ -33,8 +33,9 @@ ONLY_ERRORS: Final = 2
 class OutputSettings:
     """What this run's user chose, and what was written so far.
 
-    locked: `--locked`. stale: the folders of the locks whose specs have changed since. answered: stdout is complete, or
-    a container's.
+    locked: `--locked`.
+    stale: the folders of the locks whose specs have changed since.
+    answered: stdout is complete, or a container's.
     """
 
     form: str = "text"
@@ -64,8 +65,10 @@ SETTINGS: Final = OutputSettings()
 class Result:
     """What a command returns.
 
-    render: format -> the whole text. write: prints the text of format `text`. error: reported besides the result; its
-    exit code counts. sealed: a document whose schema allows no further keys.
+    render: format -> the whole text.
+    write: prints the text of format `text`.
+    error: reported besides the result; its exit code counts.
+    sealed: a document whose schema allows no further keys.
     """
 
     render: Callable[[str], str]

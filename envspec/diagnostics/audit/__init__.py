@@ -12,26 +12,31 @@ _WORST_FIRST: Final = tuple(Severity)
 
 
 class Check(NamedTuple):
-    """A group of rules. name: of what it examines. find: what is wrong."""
+    """A group of rules.
+
+    name: of what it examines.
+    find: what is wrong.
+    need: what it can't run without, if anything.
+    """
 
     name: str
     find: Callable[[Audit], Iterator[Finding]]
-    needs: tuple[Need, ...] = ()
+    need: Need | None = None
 
 
 #: Every rule is reported by one of these; in the order of `examined`.
 CHECKS: Final = (
     Check("requirements of the torch family", family.requested),
-    Check("versions that do not work together", family.taken, (Need.TAKEN,)),
-    Check("GPU code", gpu.gpu_code, (Need.GPUS,)),
-    Check("driver", gpu.drivers, (Need.DRIVER,)),
+    Check("versions that do not work together", family.taken, Need.TAKEN),
+    Check("GPU code", gpu.gpu_code, Need.GPUS),
+    Check("driver", gpu.drivers, Need.DRIVER),
     Check("labels of builds", cuda.labels),
     Check("CUDA of torch", cuda.builds),
     Check("indexes of PyTorch", cuda.indexes),
     Check("CUDA images", cuda.images),
     Check("CUDA of conda", cuda.conda),
-    Check("packages of the index", index.projects, (Need.PAGES,)),
-    Check("versions of the index", index.releases, (Need.PAGES,)),
+    Check("packages of the index", index.projects, Need.PAGES),
+    Check("versions of the index", index.releases, Need.PAGES),
     Check("solution", index.unsolvable),
     Check("Python", python.pythons),
     Check("extensions of torch", python.extensions),
@@ -43,8 +48,9 @@ CHECKS: Final = (
 def _rules() -> dict[str, Rule]:
     found: dict[str, Rule] = {}
     for module in (family, gpu, cuda, index, python):
-        constants = vars(module).values()
-        found |= {each.code: each for each in constants if isinstance(each, Rule)}
+        for each in vars(module).values():
+            if isinstance(each, Rule):
+                found[each.code] = each
     return dict(sorted(found.items()))
 
 
@@ -64,9 +70,8 @@ def examine(audit: Audit) -> tuple[tuple[Finding, ...], tuple[SkippedCheck, ...]
     not_run = list(audit.left_out)
     examined = []
     for check in CHECKS:
-        missing = [need.value for need in check.needs if not has[need]]
-        if missing:
-            not_run.append(SkippedCheck(check.name, missing[0]))
+        if check.need is not None and not has[check.need]:
+            not_run.append(SkippedCheck(check.name, check.need.value))
             continue
         examined.append(check.name)
         for each in check.find(audit):

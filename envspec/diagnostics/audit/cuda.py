@@ -39,6 +39,8 @@ _CONDA_CUDA: Final = frozenset(
     {"cudatoolkit", "cuda-toolkit", "cuda", "pytorch-cuda", "cuda-runtime", "cuda-libraries"}
 )
 _CONDA_TORCH: Final = frozenset({"pytorch", "pytorch-gpu", "torchvision", "torchaudio"})
+#: Files of cog, which adds the index for a label itself.
+_COG: Final = ("cog.yaml", "cog.yml")
 _PIP: Final = "pip reads both indexes and chooses the highest version; uv uses the first index that has the name"
 
 
@@ -111,15 +113,16 @@ def _names_url(audit: Audit, line: Source, name: str = "") -> bool:
 
 def labels(audit: Audit) -> Iterator[Finding]:
     """Labels: builds that were never published, and indexes that have the others."""
+    variants = {index.variant for index in pytorch_indexes(audit)}
     for each in labelled(audit):
         row = _torch_of(audit, each)
+        has_origin = each.is_url or each.source.file.endswith(_COG)
         if audit.has_other_index(each.name) or not _VARIANT.fullmatch(each.label):
             continue
         if row is not None and each.label not in (*row.published, audit.default_of(row)):
             yield _never_published(audit, each, row)
-        elif not _has_index(audit, each):
-            variants = sorted({index.variant for index in pytorch_indexes(audit)} - {""})
-            named = ", ".join(variants) or "no index of PyTorch's"
+        elif variants.isdisjoint({"", each.label}) and not has_origin:
+            named = ", ".join(sorted(variants)) or "no index of PyTorch's"
             what = f"no index of the sources has `{each}`"
             why = f"only PyTorch's own index of {each.label} has releases with that label; the sources name {named}"
             fact = "PEP 440: public indexes have no local versions"
@@ -148,12 +151,6 @@ def _never_published(audit: Audit, pin: Labelled, row: TorchRelease) -> Finding:
         why = f"{pin.name} {pin.version} is for torch {row.version}; {why}"
     what = f"`{pin}` was never published"
     return Finding(NO_BUILD, pin.source, what, why, row.source, f"{todo}, or one of these builds")
-
-
-def _has_index(audit: Audit, pin: Labelled) -> bool:
-    """Whether a source says where the build is from: an index, a wheel's URL, or cog, which adds the index itself."""
-    variants = {each.variant for each in pytorch_indexes(audit)}
-    return pin.is_url or not variants.isdisjoint({"", pin.label}) or pin.source.file.endswith(("cog.yaml", "cog.yml"))
 
 
 def builds(audit: Audit) -> Iterator[Finding]:

@@ -86,7 +86,8 @@ def taken(audit: Audit) -> Iterator[Finding]:
 
 def _is_sure(audit: Audit, name: str) -> bool:
     """Whether a package has the version that is in `taken`, which is of what the default index has."""
-    if audit.is_pinned(name) or name in audit.versions():
+    # A pin counts whatever else is installed.
+    if any(each.pin for each in audit.requiring(name)) or name in audit.versions():
         return True
     # torch has a bound of its own: see `torch_bound`.
     is_from_pytorch = name in INDEX_FAMILY and name != "torch"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from envspec.diagnostics.audit.types import Audit, Finding, InstalledTorch, Rule, Severity, Taken
+from envspec.diagnostics.audit.types import Audit, Finding, InstalledTorch, Rule, Severity
 from envspec.facts.gpu import (
     Runs,
     capability_of,
@@ -195,14 +195,9 @@ def _built_for(audit: Audit) -> Iterator[tuple[str, CudaVersion, Source, str]]:
         if row is not None:
             cuda = CudaVersion.parse(row.cuda)
             yield f"{each.name} {each.version} is for CUDA {cuda}", cuda, audit.bringing(each.name), row.source
-    if (runtime := cuda_runtime(found)) is not None:
-        cuda = CudaVersion(*numeric(runtime.version)[:2])
-        yield f"{runtime.name} is {runtime.version}", cuda, audit.bringing(runtime.name), ""
-
-
-def cuda_runtime(taken: Mapping[str, Taken]) -> Taken | None:
-    """NVIDIA's runtime library among what installers choose: its version is that of CUDA."""
-    for name, each in taken.items():
+    for name, each in found.items():
+        # Its version is that of CUDA.
         if name.startswith("nvidia-cuda-runtime"):
-            return each
-    return None
+            cuda = CudaVersion(*numeric(each.version)[:2])
+            yield f"{each.name} is {each.version}", cuda, audit.bringing(each.name), ""
+            return

@@ -221,10 +221,6 @@ class Audit:
                 return entry.source
         return self.top
 
-    def is_pinned(self, name: str) -> bool:
-        """Whether a line requires one version of a package, which it then has whatever else is installed."""
-        return any(each.pin for each in self.requiring(name))
-
     def has_other_index(self, name: str) -> bool:
         """Whether a name may come from an index of the sources that is neither the default one nor PyTorch's."""
         for index in self.draft.indexes:
@@ -291,10 +287,14 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """findings: the worst first. examined: names of the groups of rules that ran. python, platform: what was examined.
+    """What is wrong with a project.
 
-    sources: the files that were read. ignored: how many findings the user does not want. as_of: up to when releases
-    count.
+    findings: the worst first.
+    examined: names of the groups of rules that ran.
+    sources: the files that were read.
+    python, platform: what was examined.
+    as_of: up to when releases count.
+    ignored: how many findings the user does not want.
     """
 
     findings: tuple[Finding, ...]

@@ -271,7 +271,7 @@ def _files(context: DoctorContext) -> Iterator[Path]:
         if (named := environ.get(variable)) and named != "/dev/null":
             yield Path(named)
     user = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
-    shared = [Path(folder) for folder in environ.get("XDG_CONFIG_DIRS", "").split(":") if folder]
+    shared = list(map(Path, filter(None, environ.get("XDG_CONFIG_DIRS", "").split(":"))))
     for folder in shared or [root / "etc/xdg"]:
         yield from (folder / "pip" / "pip.conf", folder / "uv" / "uv.toml")
     yield from (root / "etc/pip.conf", root / "etc/uv/uv.toml", home / ".pip" / "pip.conf")
@@ -287,10 +287,7 @@ def _settings(path: Path) -> tuple[str, ...]:
         text = path.read_text("utf-8")
         if path.suffix == ".toml":
             document = documents.parse_toml(text)
-            names = set(document) - {"pip"}
-            if isinstance(document.get("pip"), dict):
-                names.update(document["pip"])
-            return tuple(sorted(names))
+            return tuple(sorted({*document, *documents.table_of(document, "pip")} - {"pip"}))
         parser = configparser.RawConfigParser()
         parser.read_string(text)
     except (OSError, ValueError, configparser.Error):

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from envspec.credentials import shown
 from envspec.diagnostics.doctor.types import DoctorContext, DoctorFinding, FindingState, ProbeResult
+from envspec.documents import table_of
 from envspec.errors import UsageError
 from envspec.io.http_settings import ca_bundle, proxies
 from envspec.io.process import Finished
@@ -79,7 +80,7 @@ async def _docker(context: DoctorContext) -> EngineStatus | None:
         return None
     done = await context.run(("docker", "info", "--format", "{{json .}}"))
     document = _json(done)
-    if shim := _part(document, "version").get("Version"):
+    if shim := table_of(document, "version").get("Version"):
         # podman-docker: a `docker` that is podman
         return EngineStatus("docker", f"podman's, {shim}", rootless=_is_rootless_podman(document))
     server = str(document.get("ServerVersion") or "") or None
@@ -88,11 +89,11 @@ async def _docker(context: DoctorContext) -> EngineStatus | None:
     error = str(errors[0]) if isinstance(errors, list) and errors else None
     return EngineStatus(
         name="docker",
-        version=str(_part(document, "ClientInfo").get("Version") or ""),
+        version=str(table_of(document, "ClientInfo").get("Version") or ""),
         server=server,
         rootless=isinstance(options, list) and any("rootless" in str(option) for option in options),
         problem="" if server else _problem(done, error),
-        runtimes=tuple(sorted(_part(document, "Runtimes"))),
+        runtimes=tuple(sorted(table_of(document, "Runtimes"))),
     )
 
 
@@ -101,13 +102,13 @@ async def _podman(context: DoctorContext) -> EngineStatus | None:
         return None
     done = await context.run(("podman", "info", "--format", "json"))
     document = _json(done)
-    version = str(_part(document, "version").get("Version") or "")
+    version = str(table_of(document, "version").get("Version") or "")
     problem = "" if version else _problem(done, None)
     return EngineStatus("podman", version, rootless=_is_rootless_podman(document), problem=problem)
 
 
 def _is_rootless_podman(document: Mapping[str, Any]) -> bool:
-    return _part(_part(document, "host"), "security").get("rootless") is True
+    return table_of(document, "host", "security").get("rootless") is True
 
 
 def _problem(done: Finished | None, error: str | None) -> str:
@@ -119,16 +120,12 @@ def _problem(done: Finished | None, error: str | None) -> str:
 
 
 def _json(done: Finished | None) -> Mapping[str, Any]:
+    if done is None:
+        return {}
     try:
-        document = json.loads(done.stdout) if done else {}
+        return table_of(json.loads(done.stdout))
     except (ValueError, RecursionError):
         return {}
-    return document if isinstance(document, dict) else {}
-
-
-def _part(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = document.get(key)
-    return value if isinstance(value, dict) else {}
 
 
 async def network_findings(
@@ -166,11 +163,11 @@ def _index(url: str, result: ProbeResult) -> DoctorFinding:
 
 def _registry(name: str, result: ProbeResult) -> DoctorFinding:
     what = f"registry {name}"
-    if result is _NOT_PROBED:
-        return DoctorFinding(what, FindingState.WARNING, result.problem, result.todo)
     if result.status is None:
-        without = f' (without it digests stay recorded or unresolved; [registry.mirrors] "{name}" may name a mirror)'
-        return DoctorFinding(what, FindingState.WARNING, result.problem, result.todo + without)
+        todo = result.todo
+        if result is not _NOT_PROBED:
+            todo += f' (without it digests stay recorded or unresolved; [registry.mirrors] "{name}" may name a mirror)'
+        return DoctorFinding(what, FindingState.WARNING, result.problem, todo)
     # A registry of the distribution API identifies itself by 401.
     if result.status in {200, 401}:
         return DoctorFinding(what, FindingState.OK, "answers")

@@ -101,10 +101,14 @@ class ProbeResult:
 class DoctorContext:
     """Access to a machine.
 
-    root: of `/proc`, `/dev`, `/sys` and `/etc`. system: as `sys.platform`. open_cache: why the cache can't be written,
-    or is not safe from other users. path_of: a program on PATH. run: a command; None if it can't be run or hangs.
-    space: of the file system of a path, None if there is none. probe: one HEAD or GET, with a time limit. uv: its
-    program, None if not installed.
+    root: of `/proc`, `/dev`, `/sys` and `/etc`.
+    system: as `sys.platform`.
+    open_cache: why the cache can't be written, or is not safe from other users.
+    path_of: a program on PATH.
+    run: a command; None if it can't be run or hangs.
+    space: of the file system of a path, None if there is none.
+    probe: one HEAD or GET, with a time limit.
+    uv: its program, None if not installed.
     """
 
     root: Path
