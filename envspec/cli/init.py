@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class _Lost(EnvspecError):
-    """The spec lacks lines of the sources."""
+    """The spec lacks lines of the sources, or parts of them: shown beside the result, never raised."""
 
     exit_code = DIFFERENT
     code = "lines-lost"

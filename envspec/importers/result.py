@@ -42,7 +42,7 @@ class Imported:
     text: of the spec.
     lock: the folder of its lock; None if it was not locked, and `moved` as well.
     error: why it could not be locked, or not be compared.
-    with_cuda: see `SpecDraft`.
+    with_cuda: see `SpecText`.
     """
 
     name: str

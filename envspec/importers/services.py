@@ -1,4 +1,4 @@
-"""[services] of a draft: what the commands and ports of a container mean. Pure."""
+"""[services] of a draft: what the commands and ports of a container mean. Corrects the ledger."""
 
 from __future__ import annotations
 

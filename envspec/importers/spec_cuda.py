@@ -1,4 +1,4 @@
-"""[cuda] of a draft: which CUDA, flavor, system, GPUs and driver, or why the spec has no such table. Pure."""
+"""[cuda] of a draft: which CUDA, flavor, system, GPUs and driver, or why the spec has none. Corrects the ledger."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class CudaTable:
     def values(self, torch: SpecifierSet, dependencies: Sequence[str]) -> Mapping[str, Value] | str:
         """The values, or the text of a table without any. torch: the versions that the sources allow."""
         draft, choices = self._draft, self._choices
-        if not choices.cuda and draft.cudas and draft.cudas[0].value == CPU:
+        is_chosen = bool(choices.cuda or choices.gpus or choices.driver)
+        if not is_chosen and draft.cudas and draft.cudas[0].value == CPU:
             first = draft.cudas[0]
             self._decide("cuda", "none", first.why, str(first.source))
             return ""

@@ -1,4 +1,4 @@
-"""The draft of a spec -> its text. Pure."""
+"""The draft of a spec -> its text. Reads and writes no file, but corrects the ledger, and may add requirements."""
 
 from __future__ import annotations
 
@@ -48,13 +48,14 @@ SCHEMA: Final = "envspec.schema.json"
 
 
 @dataclass(frozen=True, slots=True)
-class SpecDraft:
+class SpecText:
     """A spec that is not written yet.
 
     name: of the environment.
     text: of the file.
     decisions: the values that follow from clues, or from nothing, each with its reason.
-    with_cuda: the text if torch is locked although nothing says so; empty if it is no other.
+    with_cuda: the text with an empty [cuda], for the case that the lock turns out to contain torch; empty if [cuda] is
+        decided already.
     """
 
     name: str
@@ -63,7 +64,7 @@ class SpecDraft:
     with_cuda: str = ""
 
 
-def spec_of(imported: Import, choices: Choices, facts: Facts, folder: Path, now: datetime) -> SpecDraft:
+def spec_of(imported: Import, choices: Choices, facts: Facts, folder: Path, now: datetime) -> SpecText:
     """The spec of a draft. Lines that no spec can have become refused entries of the ledger.
 
     folder: of the spec's file, from which it names local projects. now: its as_of unless something else is said.
@@ -74,7 +75,7 @@ def spec_of(imported: Import, choices: Choices, facts: Facts, folder: Path, now:
     with_cuda = text.replace(WITHOUT_CUDA, WITH_CUDA)
     if with_cuda == text:
         with_cuda = ""
-    return SpecDraft(writer.name, text, tuple(writer.decisions), with_cuda)
+    return SpecText(writer.name, text, tuple(writer.decisions), with_cuda)
 
 
 def note_unused(imported: Import, spec: Mapping[str, Any]) -> None:

@@ -32,8 +32,10 @@ CPU: Final = "cpu"
 class Outcome(Enum):
     """What became of a line of a source.
 
-    KEPT: the spec has it as it is. TRANSLATED: the spec has it in another form, or it decided a value of the spec.
-    REFUSED: a package, an index or a setting that no spec can have. NOT_UNDERSTOOD: nothing is known of its meaning.
+    KEPT: the spec has it as it is.
+    TRANSLATED: the spec has it in another form, or it decided a value of the spec.
+    REFUSED: a package, an index or a setting that no spec can have, or an option of one that the spec has.
+    NOT_UNDERSTOOD: nothing is known of its meaning.
     NOT_DECIDED: a command that installs packages, if it runs: it is in a branch, a loop, a function or a here-document.
     OUTSIDE: it concerns no package, index or setting: labels, ports, accounts, files, downloads, installers.
     """
@@ -154,7 +156,7 @@ class Locked(NamedTuple):
 
 @dataclass(slots=True)
 class Draft:
-    """What a spec is written from. Importers append; the writer of the spec decides between clues."""
+    """What a spec is written from. Importers add and replace; the writer of the spec decides."""
 
     name: str = ""
     #: A series, an exact version, or a specifier such as `>=3.9,<3.13`; by rank.

@@ -12,7 +12,7 @@ from envspec.build.types import OtherPackage
 from envspec.diagnostics.machine import read_machine, this_platform
 from envspec.errors import EnvspecError, NetworkError, UsageError
 from envspec.facts import Facts, load_facts
-from envspec.facts.gpu import match_gpu
+from envspec.facts.gpu import find_gpu, match_gpu
 from envspec.importers import importer_of, known_importer, new_import
 from envspec.importers.empty import note_empty
 from envspec.importers.result import Imported, Proof, moves
@@ -101,9 +101,12 @@ def write_spec(request: InitRequest, now: datetime, *, dry_run: bool = False) ->
     """Read the sources and write the spec.
 
     Raises:
-        UsageError: as `read_sources`; the spec exists, and is not to be replaced; the project is for other GPUs.
+        UsageError: as `read_sources`; the spec exists, and is not to be replaced; the project is for other GPUs; a GPU
+            of the request is unknown.
     """
     facts = load_facts()
+    for name in request.choices.gpus:
+        find_gpu(facts, name)
     imported = read_sources(request, facts)
     if not request.choices.cuda:
         check_supported(imported.draft.unsupported)
@@ -116,6 +119,7 @@ def write_spec(request: InitRequest, now: datetime, *, dry_run: bool = False) ->
         raise UsageError(f"{path} exists", hint="write another file with --output FILE, or replace it with --force")
     if not dry_run:
         replace_user_file(path, found.text.encode())
+    # Last: the spec's writer corrects entries, and adds some.
     ledger = tuple(imported.ledger)
     return Imported(found.name, path, found.text, ledger, found.decisions, with_cuda=found.with_cuda), imported.draft
 
@@ -130,7 +134,8 @@ def lock_imported(found: Imported, draft: Draft, request: InitRequest, context_o
     try:
         found = _lock(found, directory, context_of)
     except NetworkError:
-        # Without [cuda], torch is the build of PyTorch's index for the CPU.
+        # Without [cuda], torch is the build for the CPU, of PyTorch's index: if that is not reached, the default index
+        # may be, which has builds for CUDA.
         if not found.with_cuda:
             raise
         found = _lock_with_cuda(found, directory, context_of)
@@ -178,7 +183,7 @@ def _lock(found: Imported, directory: Path, context_of: ContextOf) -> Imported:
     for _ in range(_MOST_NAMES):
         try:
             lock_all(LockRequest(found.spec, directory), context_of)
-        except OtherPackage as error:
+        except OtherPackage as error:  # raised by `lock_all`
             # Only its build knows the name of a project that computes it, or of a repository.
             renamed = with_name_of_wheel(found.text, error.requested, error.found)
             if renamed == found.text:
@@ -188,8 +193,11 @@ def _lock(found: Imported, directory: Path, context_of: ContextOf) -> Imported:
             found = replace(found, text=renamed, with_cuda=with_cuda, decisions=(*found.decisions, decision))
             replace_user_file(found.spec, renamed.encode())
         else:
-            break
-    return found
+            return found
+    raise UsageError(
+        f"more than {_MOST_NAMES} projects have other names than their sources say",
+        hint=f"write the names of their wheels into {found.spec}, and lock it",
+    )
 
 
 def _without_absent_extras(found: Imported, draft: Draft, lock: Lock) -> Imported:

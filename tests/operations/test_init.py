@@ -297,3 +297,18 @@ def test_an_extra_that_a_package_does_not_have_is_left_out(tmp_path: Path) -> No
         assert "requirements.txt:1: lib[more,gone]>=1\n      without [gone]: lib has no such extra" in ran.stdout
         lock = documents.parse_toml((user.folder / "locks" / "tools" / "envspec.lock").read_text())
         assert not [text for text in lock["resolution"][0].get("warnings", []) if "extra" in text]
+
+
+def test_a_gpu_of_the_user_counts_more_than_a_build_for_the_cpu(user: User) -> None:
+    sources(user, requirements_txt="torch==2.9.1+cpu\n")
+    ran = init(user, "requirements.txt", "--name", "train", "--gpu", "A100", "--no-lock")
+    assert ran.status == 0, ran.stderr
+    spec = documents.parse_toml((user.folder / "specs" / "train.toml").read_text())
+    assert spec["cuda"] == {"gpus": ["A100"]}
+
+
+def test_a_gpu_that_is_unknown_is_refused_before_anything_is_written(user: User) -> None:
+    sources(user, requirements_txt="weekly\n")
+    message = refused(init(user, "requirements.txt", "--name", "train", "--gpu", "A1OO", "--no-lock"), 2)
+    assert "A1OO" in message
+    assert not (user.folder / "specs").exists()
