@@ -20,7 +20,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from envspec.errors import UsageError
-from envspec.facts.tables import Facts, GpuRow, TorchRelease, at_least, matching_rows, numeric, pep440
+from envspec.facts.tables import Facts, GpuRow, TorchRelease, at_least, numeric, pep440
 from envspec.models import CudaVersion, GpuCodeFound, Platform
 
 #: Integrated GPUs of the Jetson line: their SASS is theirs alone.
@@ -276,30 +276,10 @@ def _squeezed(name: str) -> str:
     return "".join(_words(name))
 
 
-class Coverage(Enum):
-    """Where a specifier's versions lie."""
-
-    INSIDE = "inside"
-    BOTH = "both"
-    ONLY_OUTSIDE = "only outside"
-
-
-def coverage(facts: Facts, torch: SpecifierSet, as_of: datetime | None = None) -> Coverage:
-    """Does a torch specifier allow releases that the data does not have (older than the first row, or newer)?
-
-    Asked by trying versions: a specifier has no bounds of its own. Only those that could be out by `as_of` count.
-    """
-    if not versions_outside(facts, torch):
-        return Coverage.INSIDE
-    for row in matching_rows(facts.torch, torch):
-        if in_time(row, as_of):
-            return Coverage.BOTH
-    return Coverage.ONLY_OUTSIDE
-
-
 def versions_outside(facts: Facts, torch: SpecifierSet) -> list[Version]:
-    """Versions that a specifier allows, of those tried: below the first release of the data, above the last, and those
-    that it names.
+    """Versions of torch that a specifier allows and the data does not have, older than its first row or newer.
+
+    Found by trying versions: a specifier has no bounds of its own.
     """
     first, last = Version(facts.torch[0].version), Version(facts.torch[-1].version)
     tried = ["1.0.0", "1.8.0", "1.13.1", f"{last.major + 1}.0.0"]

@@ -18,10 +18,8 @@ from packaging.version import Version
 
 from envspec.errors import NoSolution
 from envspec.facts.gpu import (
-    Coverage,
     Runs,
     capability_of,
-    coverage,
     has_wheel,
     in_time,
     missing_code,
@@ -144,9 +142,9 @@ def choose_build(
     if platform is Platform.OSX_ARM64:
         return BuildChoice("cpu", (reason("torch-macos"),), "NVIDIA, CUDA on macOS ended with 10.2")
     variant = cuda.variant if isinstance(cuda, CudaVersion) else "cpu"
-    if coverage(facts, public, as_of) is Coverage.ONLY_OUTSIDE:
-        return _outside(facts, torch, variant, platform)
     matching = [row for row in matching_rows(facts.torch, public) if in_time(row, as_of)]
+    if not matching and versions_outside(facts, public):
+        return _outside(facts, torch, variant, platform)
     if not matching:
         return BuildChoice(None, (reason("torch-unknown", torch=torch),), facts.torch[-1].source)
     published = [row for row in matching if row.is_published(variant, platform)]

@@ -13,15 +13,14 @@ from envspec.base_image.cuda import CudaRequest, GpuNotServed
 from envspec.base_image.gpus import apart, check_choice, no_common_build
 from envspec.facts import Facts, load_facts
 from envspec.facts.gpu import (
-    Coverage,
     UnknownGpu,
     capability_of,
-    coverage,
     find_gpu,
     first_drivers,
     match_gpu,
     newest_driver,
     unsupported,
+    versions_outside,
 )
 from envspec.facts.tables import GpuRow, TorchRelease, at_least
 from envspec.facts.torch import CudaChoice, Machines, NoSuchBuild, choose_build, easiest_build, served, split_label
@@ -160,4 +159,4 @@ def _torch_allowed(spec: Spec, facts: Facts) -> SpecifierSet | None:
     if not named or is_elsewhere or is_replaced or spec.image.packages is BasePackages.KEEP:
         return None
     allowed, _ = split_label(SpecifierSet(",".join(str(each.specifier) for each in named if each.specifier)))
-    return allowed if coverage(facts, allowed) is Coverage.INSIDE else None
+    return None if versions_outside(facts, allowed) else allowed
