@@ -60,9 +60,12 @@ FLAVOR_LIBRARIES: Final[Mapping[str, tuple[str, ...]]] = {
 class CudaRequest:
     """The spec's `[cuda]` table, and its `[image] base`.
 
-    version: None for whatever the wheels were built for. flavor: `auto`, `base`, `runtime`, `cudnn-runtime`, `devel`
-    or `cudnn-devel`. gpus: names that must run it. base: an image of the user's own (`host/name:tag@sha256:...`).
-    driver: the oldest that must run it, or its branch. as_of: up to when releases of torch were considered.
+    version: None for whatever the wheels were built for.
+    flavor: `auto`, `base`, `runtime`, `cudnn-runtime`, `devel` or `cudnn-devel`.
+    gpus: names that must run it.
+    base: an image of the user's own (`host/name:tag@sha256:...`).
+    driver: the oldest that must run it, or its branch.
+    as_of: up to when releases of torch were considered.
     """
 
     version: CudaVersion | None = None
@@ -78,9 +81,10 @@ class CudaRequest:
 class BaseImagePlan:
     """The decisions before any registry is contacted.
 
-    base_image: None for an environment without CUDA. Its digests are `recorded`, `spec` or `unresolved`. driver: None
-    without CUDA, and if nothing names its release. platform_cuda: of the platforms whose request differs. cpu_builds:
-    packages that use no GPU although CUDA is requested.
+    base_image: None for an environment without CUDA. Its digests are `recorded`, `spec` or `unresolved`.
+    driver: None without CUDA, and if nothing names its release.
+    platform_cuda: of the platforms whose request differs.
+    cpu_builds: packages that use no GPU although CUDA is requested.
     """
 
     base_image: BaseImage | None
@@ -275,11 +279,18 @@ def _is_library(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CudaPins:
-    """One platform. python: its series. cudas: newest first; more than one is two CUDAs in one environment. libraries:
-    library -> pins that contain it. builds: packages whose CUDA only a fact states. sources: those that the lock has
-    packages of. gpu_code: of a torch that is there already, as it was read. without_cuda: packages whose wheels have no
-    CUDA, with what is known of them. brings_cuda: whether a package is one that brings CUDA to such a package.
-    dependents: what requires each wheel. clashing: packages with the same files for different CUDAs.
+    """What the packages of one platform say about CUDA.
+
+    python: its series.
+    cudas: newest first; more than one is two CUDAs in one environment.
+    libraries: library -> pins that contain it.
+    builds: packages whose CUDA only a fact states.
+    sources: those that the lock has packages of.
+    gpu_code: of a torch that is there already, as it was read.
+    without_cuda: packages whose wheels have no CUDA, with what is known of them.
+    brings_cuda: whether a package is one that brings CUDA to such a package.
+    dependents: what requires each wheel.
+    clashing: packages with the same files for different CUDAs.
     """
 
     platform: Platform
@@ -427,8 +438,11 @@ def _torch_variant(torch: Pin, platform: Platform, cudas: tuple[PinnedCuda, ...]
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """cuda: the minor that the packages are built for. exact: the release that the pins name, if they do. pinned: the
-    package that names it; None if a fact or the spec does.
+    """The CUDA of a lock.
+
+    cuda: the minor that the packages are built for.
+    exact: the release that the pins name, if they do.
+    pinned: the package that names it; None if a fact or the spec does.
     """
 
     cuda: CudaVersion

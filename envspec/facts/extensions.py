@@ -152,9 +152,11 @@ def torch_build(facts: Facts, version: Version, variant: str, platform: Platform
 class Extensions:
     """The extensions of one target, whose wheels are chosen by their labels.
 
-    facts: without any, nothing is an extension. variant: of the target's torch; None for each release's default one.
-    given: the version of a torch that comes from no index. torch: the releases that the spec allows. gpus: what must
-    run the wheels.
+    facts: without any, nothing is an extension.
+    variant: of the target's torch; None for each release's default one.
+    given: the version of a torch that comes from no index.
+    torch: the releases that the spec allows.
+    gpus: what must run the wheels.
     """
 
     facts: Facts | None = None

@@ -90,10 +90,12 @@ ANY_MACHINE: Final = Machines()
 class BuildChoice:
     """A build of torch and where it is published.
 
-    variant: `cu128`, `cpu`; None if any will do. versions: known releases that match, oldest first.
+    variant: `cu128`, `cpu`; None if any will do.
+    versions: known releases that match, oldest first.
     constraint: what to add to every request for torch (`>=2.8.0,<=2.10.0`), empty where the index alone decides.
-    url: PyTorch's index, None for the default one. warning: for the user; empty if the choice is sure. left_out: the
-    newest release if it does not run on the machines, with the reason; else empty.
+    url: PyTorch's index, None for the default one.
+    warning: for the user; empty if the choice is sure.
+    left_out: the newest release if it does not run on the machines, with the reason; else empty.
     serves_gpus: False if no build that could be chosen is known to have code for the GPUs, which then bound nothing.
     refused: why there is none, if nothing is known to require torch.
     """
