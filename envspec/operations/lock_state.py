@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
@@ -50,6 +50,44 @@ def lacks_wheel(package: Package) -> bool:
 def is_to_build(package: Package) -> bool:
     """Whether it is a source that is to be built before it is locked: not one that is locked unbuilt."""
     return lacks_wheel(package) and package.unbuilt is None
+
+
+def packages_in(parts: Iterable[Resolution]) -> Iterator[Package]:
+    """The PyPI packages of all targets."""
+    for part in parts:
+        yield from part.packages
+
+
+def conda_in(parts: Iterable[Resolution]) -> Iterator[CondaPackage]:
+    """The conda packages of all targets."""
+    for part in parts:
+        yield from part.conda
+
+
+def find_package(part: Resolution, name: str) -> Package | None:
+    for package in part.packages:
+        if package.name == name:
+            return package
+    return None
+
+
+def rename(times: Mapping[str, datetime], change: Callable[[str], str]) -> dict[str, datetime]:
+    """The times by other names of their packages."""
+    return {change(name): at for name, at in times.items()}
+
+
+def keep_names(times: Mapping[str, datetime], names: Collection[str]) -> dict[str, datetime]:
+    """The times of these packages."""
+    return {name: at for name, at in times.items() if name in names}
+
+
+def linux_platforms(spec: Spec) -> list[Platform]:
+    return [platform for platform in spec.env.platforms if platform.is_linux]
+
+
+def pypi_names_of(spec: Spec) -> set[str]:
+    """The PyPI packages that the spec requires, normalised."""
+    return {requirement.name for requirement in spec.pip.dependencies}
 
 
 class Upgrade(Enum):
@@ -126,10 +164,11 @@ class Compiled:
 
 def variants_of(request: LockRequest) -> tuple[LockRequest, ...]:
     """The request for a spec, then those for its variants: each in a folder of its own beside the spec's."""
-    return tuple(
-        replace(request, variant=name, directory=variant_directory(request.directory, name))
-        for name in variants_in(request.spec_path)
-    )
+    requests: list[LockRequest] = []
+    for name in variants_in(request.spec_path):
+        directory = variant_directory(request.directory, name)
+        requests.append(replace(request, variant=name, directory=directory))
+    return tuple(requests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +249,14 @@ class LockState:
 
     def built_before(self) -> dict[tuple[Target, str], Package]:
         """What the lock before has built, by target and SHA-256 of the file; empty if builds may differ by now."""
-        parts = self.before.resolutions if self.before is not None and self.builds_alike(self.before) else ()
-        return {(part.target, each.file.sha256): each for part in parts for each in part.packages if each.built}
+        found: dict[tuple[Target, str], Package] = {}
+        if self.before is None or not self.builds_alike(self.before):
+            return found
+        for part in self.before.resolutions:
+            for each in part.packages:
+                if each.built:
+                    found[part.target, each.file.sha256] = each
+        return found
 
     def package_ages(self) -> dict[str, PackageAge]:
         """The spec's ages of packages, by their names in it, as the lock records them.
@@ -220,15 +265,19 @@ class LockState:
         """
         from envspec.models import PackageAge
 
-        lock = self.base or (self.old if self.request.upgrade is Upgrade.KEEP else None)
-        recorded = {each.name: each for each in (lock.package_ages if lock else ()) if each.name not in self.upgraded}
-
-        def meant(name: str, age: Age) -> PackageAge:
-            found = recorded.get(name)
-            return found if found and found.age == str(age) else PackageAge(name, str(age), age.before(self.started))
-
-        spec = self.spec.env.package_as_of
-        return {name: meant(normalised(name), at) for name, at in spec.items() if isinstance(at, Age)}
+        lock = self.base
+        if lock is None and self.request.upgrade is Upgrade.KEEP:
+            lock = self.old
+        recorded = {each.name: each for each in lock.package_ages} if lock else {}
+        ages: dict[str, PackageAge] = {}
+        for name, at in self.spec.env.package_as_of.items():
+            if not isinstance(at, Age):
+                continue
+            found = recorded.get(normalised(name))
+            if found is None or found.age != str(at) or found.name in self.upgraded:
+                found = PackageAge(normalised(name), str(at), at.before(self.started))
+            ages[name] = found
+        return ages
 
     def own_times(self) -> dict[str, datetime]:
         """Packages to which the spec gives a later time than `as_of`, by their names in it."""
@@ -284,7 +333,11 @@ class Resolved:
 class CondaResult:
     """The conda packages of every platform; empty if the spec has no [conda].
 
-    cutoffs: of the packages that `--upgrade-package` has moved. provided: PyPI names of conda packages.
+    packages: by platform.
+    channels: of the spec.
+    decisions: about packages for CUDA.
+    cutoffs: of the packages that `--upgrade-package` has moved.
+    provided: PyPI names of conda packages, by platform.
     """
 
     packages: Mapping[Platform, tuple[CondaPackage, ...]] = field(default_factory=dict)
@@ -295,20 +348,22 @@ class CondaResult:
 
     @property
     def pythons(self) -> dict[Platform, str]:
-        return {
-            platform: package.version
-            for platform, packages in self.packages.items()
-            for package in packages
-            if package.name == "python"
-        }
+        """The version of the package `python` on each platform that has it."""
+        found: dict[Platform, str] = {}
+        for platform, packages in self.packages.items():
+            for package in packages:
+                if package.name == "python":
+                    found[platform] = package.version
+        return found
 
 
 @dataclass(frozen=True, slots=True)
 class PypiResult:
     """The PyPI packages of every target.
 
-    cutoffs: of the packages that `--upgrade-package` has moved. commits: of git repositories. way_out: constraints with
-    which no package goes years back, as a hint; empty if none is known.
+    cutoffs: of the packages that `--upgrade-package` has moved.
+    commits: of git repositories.
+    way_out: constraints with which no package goes years back, as a hint; empty if none is known.
     """
 
     resolutions: tuple[Resolution, ...]

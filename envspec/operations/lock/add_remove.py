@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
 from envspec.errors import StaleLock, UsageError
-from envspec.models import SPEC, Lock
+from envspec.models import SPEC, CondaPackage, Lock, Package
 from envspec.names import NAME, normalised
+from envspec.operations.lock_state import conda_in, packages_in
 from envspec.spec import Spec, edit, parse_spec
 from envspec.spec.document import DEPENDENCIES_FROM
 from envspec.spec.edit import Edit, Listed, RequirementList, lists_of
@@ -48,17 +49,19 @@ def add(path: Path, packages: Sequence[str], kind: RequirementList, now: datetim
         try:
             name = kind.package(package)
             lists = lists_of(text, path, kind)
-            there = [each for each in lists if any(kind.package(item) == name for item in each.items(text))]
+            there = [each for each in lists if name in map(kind.package, each.items(text))]
             listed = (there or lists)[0]
             text, edited = edit.add(text, listed, package)
         except BadValue as error:
-            problem = error.found if package.strip() in error.found else f"{quoted(package)}: {error.found}"
+            problem = error.found
+            if package.strip() not in problem:
+                problem = f"{quoted(package)}: {problem}"
             raise UsageError(problem, hint=error.hint_in(path.parent)) from None
         if any(each.name == name for each, _ in edits):
             raise UsageError(f"{name} is named twice", hint="name it once, with all that is required of it")
         edits.append((edited, listed))
     parse_spec(text, str(path), now, path.parent)
-    return EditedSpec(text, [each for each in edits if each[0].old != each[0].new])
+    return EditedSpec(text, [(made, listed) for made, listed in edits if made.old != made.new])
 
 
 def remove(path: Path, names: Sequence[str], kind: RequirementList, lock: Lock | None, now: datetime) -> EditedSpec:
@@ -76,7 +79,8 @@ def remove(path: Path, names: Sequence[str], kind: RequirementList, lock: Lock |
         before = len(edits)
         for listed in lists_of(text, path, kind):
             text, gone = edit.remove(text, listed, normalised(name))
-            edits += [(each, listed) for each in gone]
+            for each in gone:
+                edits.append((each, listed))
         if len(edits) == before:
             raise _not_listed(normalised(name), lists_of(text, path, kind)[0], path, text, spec, lock)
     parse_spec(text, str(path), now, path.parent)
@@ -88,29 +92,38 @@ def _not_listed(name: str, of: Listed, path: Path, text: str, spec: Spec, lock: 
     problem = f"{name} is not in {of}"
     for kind in RequirementList:
         for other in lists_of(text, path, kind):
-            if any(kind.package(each) == name for each in other.items(text)):
+            if name in map(kind.package, other.items(text)):
                 return UsageError(f"{problem}, but in {other}", hint=f"run `envspec remove{_OPTIONS[kind]} {name}`")
     if of.kind is RequirementList.DEPENDENCIES and any(each.name == name for each in spec.pip.dependencies):
         return UsageError(
             f"{problem}: it is a line of what {DEPENDENCIES_FROM} names",
             hint="remove it there: it may be needed without envspec, too",
         )
-    by = sorted(set(_dependents(name, lock)) - {SPEC}) if lock else []
+    by = _dependents(name, lock) if lock else []
     if by:
-        shown = ", ".join(by[:5]) + (f" and {len(by) - 5} more" if len(by) > 5 else "")
+        shown = ", ".join(by[:5])
+        if len(by) > 5:
+            shown += f" and {len(by) - 5} more"
+        verb = "requires" if len(by) == 1 else "require"
         return UsageError(
-            f"{problem}: it is locked because {shown} require{'s' * (len(by) == 1)} it",
+            f"{problem}: it is locked because {shown} {verb} it",
             hint="remove what requires it",
         )
     near = nearest(name, map(of.kind.package, of.items(text)))
-    return UsageError(problem, hint=f"did you mean {near}?" if near else "look at the list in the spec")
+    if near:
+        return UsageError(problem, hint=f"did you mean {near}?")
+    return UsageError(problem, hint="look at the list in the spec")
 
 
-def _dependents(name: str, lock: Lock) -> Iterator[str]:
-    for part in lock.resolutions:
-        found = [(each.name, each.required_by) for each in part.packages]
-        found += [(each.name, each.required_by) for each in part.conda]
-        yield from (by.name for each, required_by in found if normalised(each) == name for by in required_by)
+def _dependents(name: str, lock: Lock) -> list[str]:
+    """The names of the packages that require a package, sorted."""
+    found: set[str] = set()
+    packages: list[CondaPackage | Package] = [*conda_in(lock.resolutions), *packages_in(lock.resolutions)]
+    for package in packages:
+        if normalised(package.name) == name:
+            for dependent in package.required_by:
+                found.add(dependent.name)
+    return sorted(found - {SPEC})
 
 
 def lock_of(directory: Path) -> Lock | None:

@@ -28,10 +28,12 @@ def lock_all(request: LockRequest, context_of: ContextOf) -> None:
         EnvspecError: the first error of one of them; nothing is written then.
     """
     requests = variants_of(request)
-    made = compile_all(requests, context_of)
-    if errors := [each for each in made if isinstance(each, EnvspecError)]:
-        raise errors[0]
-    write_all(requests, [each for each in made if isinstance(each, Compiled)])
+    made: list[Compiled] = []
+    for each in compile_all(requests, context_of):
+        if isinstance(each, EnvspecError):
+            raise each
+        made.append(each)
+    write_all(requests, made)
 
 
 def compile_all(
@@ -49,8 +51,8 @@ def compile_all(
         if made and isinstance(found, Compiled) and found.new_text is not None:
             # `--upgrade-package` of a variant gives dates to packages in the spec, which all share.
             text = found.new_text
-            done = len(made) + 1
-            pending[:done] = [replace(each, upgrade_packages=(), as_of=None) for each in pending[:done]]
+            for at in range(len(made) + 1):
+                pending[at] = replace(pending[at], upgrade_packages=(), as_of=None)
             made = []
         else:
             made.append(found)
@@ -95,7 +97,10 @@ def write_all(requests: Sequence[LockRequest], made: Sequence[Compiled]) -> list
     changed: list[tuple[Path, ...]] = []
     try:
         for request, each in zip(requests, made, strict=True):
-            changed.append(write_folder(request.directory, each.files) if each.files else ())
+            written: tuple[Path, ...] = ()
+            if each.files:
+                written = write_folder(request.directory, each.files)
+            changed.append(written)
     except UsageError:
         if new_text is not None and not any(changed):
             replace_user_file(path, made[0].original_text.encode())

@@ -5,7 +5,7 @@ Imported while the engines run (`attempts._import_later`): nothing before them n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -21,13 +21,14 @@ from envspec.io.tasks import run_interruptible
 from envspec.lockfile.document import identity
 from envspec.lockfile.export.conda import without_md5
 from envspec.lockfile.header import FORMAT
-from envspec.models import BaseImage, Lock, Package, PinnedDigest, Platform, Resolution
+from envspec.models import BaseImage, Lock, Package, PinnedDigest, Platform, Resolution, Target
 from envspec.operations.build_settings import same_build, with_builds
-from envspec.operations.lock.complete import complete, installed_on
-from envspec.operations.lock_state import BRIEF, LockState, PypiResult, Resolved, Upgrade
+from envspec.operations.lock.complete import complete, installed_on, unknown_digests
+from envspec.operations.lock_state import BRIEF, LockState, PypiResult, Resolved, Upgrade, find_package, linux_platforms
 from envspec.operations.shared_files import check_owners, conflict_warnings, idle_owners, with_built, with_owners
-from envspec.reasons import Why
+from envspec.reasons import Reason, Why
 from envspec.resolve.pypi.request import overrides_of
+from envspec.resolve.upgrade import names_of
 from envspec.spec import Spec
 from envspec.spec.owner import path_from_lock
 from envspec.spec.sections import ProjectInImage
@@ -45,29 +46,23 @@ def assemble(packages: Resolved) -> Lock:
         RefusedValues: a package of `[pip] file_owner` does not have the files that it is to own.
     """
     state, conda, pypi = packages.state, packages.conda, packages.pypi
-    spec, facts, context, before = state.spec, state.facts, state.context, state.before
-    found = state.beneath.found
-    resolutions = tuple(installed_on(each, found.get(each.target.platform)) for each in packages.resolutions)
-    resolutions = tuple(with_builds(each, spec, facts) for each in resolutions)
-    resolutions = _with_built(resolutions, state)
-    resolutions = tuple(_with_shared(each, state) for each in resolutions)
-    check_owners(resolutions, spec)
-    unowned = idle_owners(resolutions, spec)
-    resolutions = tuple(with_owners(each, spec) for each in resolutions)
+    spec, facts, context = state.spec, state.facts, state.context
+    built = _built_parts(packages)
+    check_owners(built, spec)
+    resolutions = tuple(with_owners(part, spec) for part in built)
     # The build of torch is decided before anything is resolved: torch may not be in the lock at all.
-    with_torch = {r.target for r in resolutions if any(package.name == "torch" for package in r.packages)}
-    decided = [q for q in pypi.requests if q.request.target in with_torch]
+    with_torch = [part.target for part in resolutions if find_package(part, "torch")]
+    decided = [each for each in pypi.requests if each.request.target in with_torch]
+    decisions = [*packages.decisions, *conda.decisions]
+    for request in decided:
+        decisions += request.decisions
     resolved = Lock(
         format=FORMAT,
         name=spec.env.name,
         input_sha256=state.input_sha256,
         as_of=state.as_of,
         resolutions=resolutions,
-        decisions=(
-            *packages.decisions,
-            *conda.decisions,
-            *(d for q in decided for d in q.decisions),
-        ),
+        decisions=tuple(decisions),
         base_image=None,
         driver=None,
         gpu_code=(),
@@ -94,24 +89,40 @@ def assemble(packages: Resolved) -> Lock:
         return with_all
 
     lock, warnings_of_plan = complete(resolved, spec, facts, pinned, partial(_newest_archive, state))
-    warnings = [
-        *_on_platforms((q.request.target.platform, q.warnings) for q in decided),
-        *_on_platforms((r.target.platform, _with_way_out(r.warnings, pypi)) for r in resolutions),
-        *warnings_of_plan,
-        *(text for image in lock.base_images for text in _without_digest(image, failures.get(image))),
-        *_without_image(spec, lock.base_image),
-        *(library_warnings(spec, resolutions, facts) if lock.base_image else ()),
-        *_without_build(spec, resolutions),
-        *_without_python(resolutions, facts),
-        *_on_platforms((r.target.platform, conflict_warnings(r, spec, facts)) for r in resolutions),
-        *unowned,
-    ]
-    lock = _with_images(lock, before)
+    warnings = list(_on_platforms((each.request.target.platform, each.warnings) for each in decided))
+    warnings += _on_platforms((part.target.platform, _with_way_out(part.warnings, pypi)) for part in resolutions)
+    warnings += warnings_of_plan
+    for image in lock.base_images:
+        warnings += _without_digest(image, failures.get(image))
+    warnings += _without_image(spec, lock.base_image)
+    if lock.base_image:
+        warnings += library_warnings(spec, resolutions, facts)
+    warnings += _without_build(spec, resolutions)
+    warnings += _without_python(resolutions, facts)
+    warnings += _on_platforms((part.target.platform, conflict_warnings(part, spec, facts)) for part in resolutions)
+    warnings += idle_owners(built, spec)
+    lock = _with_images(lock, state.before)
     if (text := without_md5(lock)) is not None:
         warnings.append(text)
     for text in dict.fromkeys(warnings):
         context.reporter.warning(text)
     return lock
+
+
+def _built_parts(packages: Resolved) -> list[Resolution]:
+    """The packages of each target, with what they are installed on top of, their builds and their shared files."""
+    state = packages.state
+    old_parts = {part.target: part for part in state.before.resolutions} if state.before else {}
+    built = state.built_before()
+    parts: list[Resolution] = []
+    for part in packages.resolutions:
+        old = old_parts.get(part.target)
+        made = installed_on(part, state.beneath.found.get(part.target.platform))
+        made = with_builds(made, state.spec, state.facts)
+        if old is not None:
+            made = _with_wheels(made, old, built)
+        parts.append(run_interruptible(with_built(made, state.store, state.context.cache, old)))
+    return parts
 
 
 def _on_platforms(warnings: Iterable[tuple[Platform, Iterable[str]]]) -> Iterator[str]:
@@ -126,45 +137,49 @@ def _on_platforms(warnings: Iterable[tuple[Platform, Iterable[str]]]) -> Iterato
 
 def _with_way_out(warnings: Why, pypi: PypiResult) -> Iterator[str]:
     """Warnings; the first about a package that went years back states the constraints with which none does."""
-    held_back = [each.warning for part in pypi.resolutions for each in part.held_back if each.since]
+    first = _first_held_back(pypi.resolutions)
     for warning in warnings:
-        if pypi.way_out and warning in held_back[:1]:
+        if pypi.way_out and warning == first:
             yield f"{warning}. {pypi.way_out[0].upper()}{pypi.way_out[1:]}"
         else:
             yield str(warning)
 
 
-def _with_built(resolutions: tuple[Resolution, ...], state: LockState) -> tuple[Resolution, ...]:
-    """With the wheels that were built of the same files for the same Python, beside the same packages."""
-    built = state.built_before()
-    before = {part.target: part for part in state.before.resolutions} if built and state.before else {}
+def _first_held_back(resolutions: Sequence[Resolution]) -> Reason | None:
+    for part in resolutions:
+        for each in part.held_back:
+            if each.since:
+                return each.warning
+    return None
 
-    def with_wheels(part: Resolution) -> Resolution:
-        packages, builds = list(part.packages), {each.name: each for each in part.builds}
-        for at, package in enumerate(packages):
-            old = None if package.built else built.get((part.target, package.file.sha256))
-            if old is None or not same_build(before[part.target], part, package):
-                continue
-            if package.unbuilt and _required(before[part.target], package) != _required(part, package):
-                # The lock before followed from its wheel, this one from what its sdist states.
-                continue
-            packages[at] = replace(package, built=old.built, record_sha256=old.record_sha256, unbuilt=None)
-            recorded = before[part.target].build_of(package.name)
-            if recorded is not None:
-                builds[package.name] = replace(builds[package.name], compiler=recorded.compiler)
-        return replace(part, packages=tuple(packages), builds=tuple(builds.values()))
 
-    return tuple(map(with_wheels, resolutions))
+def _with_wheels(part: Resolution, before: Resolution, built: Mapping[tuple[Target, str], Package]) -> Resolution:
+    """With the wheels that were built of the same files for the same Python, beside the same packages.
+
+    before: the packages in the lock before.
+    built: see `LockState.built_before`.
+    """
+    packages, builds = list(part.packages), {each.name: each for each in part.builds}
+    for at, package in enumerate(packages):
+        old = built.get((part.target, package.file.sha256))
+        if package.built or old is None or not same_build(before, part, package):
+            continue
+        if package.unbuilt and _required(before, package) != _required(part, package):
+            # The lock before followed from its wheel, this one from what its sdist states.
+            continue
+        packages[at] = replace(package, built=old.built, record_sha256=old.record_sha256, unbuilt=None)
+        recorded = before.build_of(package.name)
+        if recorded is not None:
+            builds[package.name] = replace(builds[package.name], compiler=recorded.compiler)
+    return replace(part, packages=tuple(packages), builds=tuple(builds.values()))
 
 
 def _required(part: Resolution, package: Package) -> set[tuple[str, str]]:
     """What a package requires of the others, by their names, each with its requirement."""
-    return {(each.name, by.requirement) for each in part.packages for by in each.required_by if by.name == package.name}
-
-
-def _with_shared(part: Resolution, state: LockState) -> Resolution:
-    before = {each.target: each for each in state.before.resolutions} if state.before else {}
-    return run_interruptible(with_built(part, state.store, state.context.cache, before.get(part.target)))
+    found: set[tuple[str, str]] = set()
+    for each in part.packages:
+        found.update((each.name, by.requirement) for by in each.required_by if by.name == package.name)
+    return found
 
 
 def _with_images(lock: Lock, before: Lock | None) -> Lock:
@@ -184,22 +199,24 @@ def _without_image(spec: Spec, base: BaseImage | None) -> tuple[str, ...]:
     named = [part for part, is_set in parts.items() if is_set]
     if base is not None or not named:
         return ()
-    has_linux = any(platform.is_linux for platform in spec.env.platforms)
-    why = "no base for one: add [cuda], or [image] base" if has_linux else "no linux platform"
+    why = "no base for one: add [cuda], or [image] base" if linux_platforms(spec) else "no linux platform"
     return (f"only an image has {' and '.join(named)}, and the spec has {why}",)
 
 
 def _without_build(spec: Spec, resolutions: Sequence[Resolution]) -> Iterator[str]:
-    named = {build.name for resolution in resolutions for build in resolution.builds}
-    locked = {package.name for resolution in resolutions for package in resolution.packages}
-    for name in sorted(spec.build.keys() - named):
+    locked = names_of(resolutions)
+    built: set[str] = set()
+    for part in resolutions:
+        for build in part.builds:
+            built.add(build.name)
+    for name in sorted(spec.build.keys() - built):
         why = "is locked as a wheel" if name in locked else "is not in the lock"
         yield f"[build.{name}] has no effect: {name} {why}"
 
 
 def _without_python(resolutions: Sequence[Resolution], facts: Facts) -> Iterator[str]:
-    for target in (resolution.target for resolution in resolutions):
-        python = target.python
+    for part in resolutions:
+        target, python = part.target, part.target.python
         if target.platform.is_linux and python.source == "spec" and python.series in facts.python_series:
             yield (
                 f"{target.platform.value}: no standalone build of Python {python.series} is known: the lock has no "
@@ -210,11 +227,15 @@ def _without_python(resolutions: Sequence[Resolution], facts: Facts) -> Iterator
 def _newest_archive(state: LockState, bases: Sequence[BaseImage]) -> datetime:
     """The time that the lock before records, if it was made for the same bases; else that of this run."""
     before = state.before
-    if before is not None and before.image.snapshot is not None and before.as_of == state.as_of:
-        locked = {pinned for image in before.base_images for pinned in image.digests}
-        if locked == {pinned for image in bases for pinned in image.digests}:
-            return before.image.snapshot
-    return newest_archive(state.started)
+    if before is None or before.image.snapshot is None or before.as_of != state.as_of:
+        return newest_archive(state.started)
+    if _digests_of(before.base_images) != _digests_of(bases):
+        return newest_archive(state.started)
+    return before.image.snapshot
+
+
+def _digests_of(images: Iterable[BaseImage]) -> set[PinnedDigest]:
+    return set[PinnedDigest]().union(*(image.digests for image in images))
 
 
 async def _with_creation(image: BaseImage, started: datetime, context: Context) -> BaseImage:
@@ -269,10 +290,11 @@ async def with_digests(
             is_replaced = own.source == "spec" and own.digest != locked.digest
             if not is_outdated and not is_replaced:
                 found[locked.platform] = locked
-    missing = [d.platform for d in base.digests if found[d.platform] is d and d.source != "spec"]
+    missing = [each.platform for each in base.digests if found[each.platform] is each and each.source != "spec"]
     if missing and not context.is_offline:
         try:
-            found |= {d.platform: d for d in await _registry_digests(context, base, missing)}
+            for pinned in await _registry_digests(context, base, missing):
+                found[pinned.platform] = pinned
         except NetworkError as error:
             # A lock must not need a registry: the recorded digests are right, too.
             failure = error
@@ -290,17 +312,17 @@ async def _registry_digests(
         return await resolve_digests(parse(f"{base.repository}:{base.tag}"), platforms, await session.registry())
 
 
-def _without_digest(base: BaseImage | None, failure: NetworkError | None) -> tuple[str, ...]:
-    unknown = [pinned for pinned in base.digests if pinned.digest is None] if base else []
-    if base is None or not unknown:
-        return ()
+def _without_digest(base: BaseImage, failure: NetworkError | None) -> Iterator[str]:
+    unknown = unknown_digests(base)
+    if not unknown:
+        return
     platforms = ", ".join(pinned.platform.value for pinned in unknown)
     from envspec.registry.reference import parse
 
     why = failure.message if failure else "; ".join(dict.fromkeys(pinned.note for pinned in unknown))
     place = "[[facts.digest]]" if base.cuda_release else "[image] base"
-    return (
+    yield (
         f"{platforms}: no image can be built from the lock: the digest of "
         f"{base.repository}:{base.tag} is unknown ({why}). Lock again where {parse(base.repository).registry} can be "
-        f"reached, or state the digest in the spec ({place})",
+        f"reached, or state the digest in the spec ({place})"
     )

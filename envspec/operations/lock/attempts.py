@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -16,7 +16,7 @@ from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url
 from envspec.io.tasks import run_interruptible
 from envspec.models import Commit, Platform, Resolution, Target
-from envspec.operations.lock_state import LockState, is_to_build
+from envspec.operations.lock_state import LockState, is_to_build, packages_in
 from envspec.origins import PYTORCH_INDEX
 from envspec.resolve import resolver
 from envspec.resolve.pypi.index.page import ListedFile
@@ -63,7 +63,11 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """attempt: the one that has a solution. requests: its requests. resolutions: the packages."""
+    """The packages of all targets.
+
+    attempt: the one that has a solution.
+    requests: its requests.
+    """
 
     attempt: Attempt
     requests: Sequence[TargetRequest]
@@ -135,7 +139,9 @@ class Attempts:
 
     def usable_sdists(self) -> Collection[str]:
         """The names of sdists that were built, or are locked unbuilt."""
-        return self._sdists.usable() if self._sdists is not None else ()
+        if self._sdists is None:
+            return ()
+        return self._sdists.usable()
 
     def _requests(self, spec: Spec, attempt: Attempt) -> list[TargetRequest]:
         requests: list[TargetRequest] = []
@@ -162,17 +168,14 @@ class Attempts:
         something that they have chosen before.
         """
         found = self._resolve(requests)
-        names = {row.package for row in self._state.facts.cuda_majors}
-        if not any(package.name in names for part in found for package in part.packages):
-            return found
-        from envspec.operations.lock.suggestions import is_older, with_cuda_majors
+        from envspec.operations.lock.suggestions import older_names, with_cuda_majors
 
         bounded = [with_cuda_majors(each, part, self._state.facts) for each, part in zip(requests, found, strict=True)]
         if all(new is old for new, old in zip(bounded, requests, strict=True)):
             return found
         with suppress(NoSolution):
             other = self._resolve(bounded)
-            if not is_older(found, other, self._state.spec):
+            if not older_names(found, other, self._state.spec):
                 return other
         return found
 
@@ -181,7 +184,7 @@ class Attempts:
         there is no solution, so are those that were passed over for what they state.
         """
         while True:
-            asked = [self._with_build_results(each) for each in requests]
+            asked = list(map(self._with_build_results, requests))
             try:
                 found = run_interruptible(
                     resolve_all(asked, self._resolver, self._state.store, self.context, _import_later)
@@ -191,14 +194,16 @@ class Attempts:
                 if not passed_over or run_interruptible(self._builds().state_the_truth(asked, passed_over)):
                     raise
                 continue
-            if not any(is_to_build(package) for part in found for package in part.packages):
+            if not any(map(is_to_build, packages_in(found))):
                 return found
             builds = self._builds()
             if run_interruptible(builds.build(asked, found)):
                 return tuple(map(builds.recorded, found))
 
     def _with_build_results(self, request: TargetRequest) -> TargetRequest:
-        return request if self._sdists is None else self._sdists.with_build_results(request)
+        if self._sdists is None:
+            return request
+        return self._sdists.with_build_results(request)
 
     def _builds(self) -> SdistBuilds:
         if self._sdists is None:
@@ -222,11 +227,16 @@ async def _fetch_wheels(state: LockState, requirements: Sequence[Requirement]) -
         return {}
     context = state.context
     async with AsyncExitStack() as stack:
-        http = None if context.is_offline else await stack.enter_async_context(open_http(context.environ))
-        fetched = await asyncio.gather(
-            *(fetch_wheel(r, state.as_of, http, state.store, context.now, context.environ) for r in requirements)
-        )
-    return {str(r.without_credentials().url): file for r, file in zip(requirements, fetched, strict=True)}
+        http = None
+        if not context.is_offline:
+            http = await stack.enter_async_context(open_http(context.environ))
+        urls: list[str] = []
+        fetching: list[Awaitable[ListedFile]] = []
+        for each in requirements:
+            urls.append(str(each.without_credentials().url))
+            fetching.append(fetch_wheel(each, state.as_of, http, state.store, context.now, context.environ))
+        fetched = await asyncio.gather(*fetching)
+    return dict(zip(urls, fetched, strict=True))
 
 
 def _import_later() -> None:

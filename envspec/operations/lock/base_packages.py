@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -12,9 +12,10 @@ from envspec.context import Context
 from envspec.errors import NetworkError, OfflineMiss, UsageError
 from envspec.io.cache import BASE_CONTENTS, JsonCache
 from envspec.io.tasks import run_interruptible
-from envspec.models import BaseImage, Platform
+from envspec.models import BaseImage, PinnedDigest, Platform
 from envspec.operations.lock.assemble import with_digests
-from envspec.operations.lock_state import Beneath, LockState, Upgrade
+from envspec.operations.lock.complete import unknown_digests
+from envspec.operations.lock_state import Beneath, LockState, Upgrade, linux_platforms
 from envspec.resolve.pypi.found import BadList, read_list
 from envspec.resolve.types import FoundEnvironment
 from envspec.spec import Spec
@@ -45,7 +46,10 @@ def with_beneath(state: LockState) -> LockState:
         beneath = Beneath(dict.fromkeys(spec.env.platforms, found))
     else:
         return state
-    for text in dict.fromkeys(note for found in beneath.found.values() for note in found.notes):
+    notes: dict[str, None] = {}
+    for found in beneath.found.values():
+        notes |= dict.fromkeys(found.notes)
+    for text in notes:
         state.context.reporter.warning(text)
     return replace(state, beneath=beneath)
 
@@ -77,12 +81,13 @@ async def _read_bases(state: LockState, base: str) -> Beneath:
     from envspec.operations.session import Session
 
     spec, context = state.spec, state.context
-    linux = [platform for platform in spec.env.platforms if platform.is_linux]
-    image = custom_image(base, "", linux, state.facts).image
-    old = None if state.request.upgrade is Upgrade.ALL or state.old is None else state.old.base_image
+    image = custom_image(base, "", linux_platforms(spec), state.facts).image
+    old = None
+    if state.old is not None and state.request.upgrade is Upgrade.KEEP:
+        old = state.old.base_image
     async with Session(context) as session:
         image, failure = await with_digests(image, old, context)
-        if unknown := [pinned for pinned in image.digests if pinned.digest is None]:
+        if unknown := unknown_digests(image):
             why = failure.message if failure else unknown[0].note
             raise NetworkError(
                 f'[image] packages = "keep": the digest of {image.name} is unknown ({why})',
@@ -90,13 +95,13 @@ async def _read_bases(state: LockState, base: str) -> Beneath:
             )
         found = {}
         for pinned in image.digests:
-            found[pinned.platform] = await _read_base(image, pinned.platform, session, context)
+            found[pinned.platform] = await _read_base(image, pinned, session, context)
     for each in found.values():
         check_python(each, spec)
     return Beneath(found, image)
 
 
-async def _read_base(image: BaseImage, platform: Platform, session: Session, context: Context) -> FoundEnvironment:
+async def _read_base(image: BaseImage, pinned: PinnedDigest, session: Session, context: Context) -> FoundEnvironment:
     from envspec.image.base import ManifestCache, base_at
     from envspec.image.base_contents import OpenBlob, read_base
     from envspec.image.layers.store import BlobStore
@@ -109,7 +114,6 @@ async def _read_base(image: BaseImage, platform: Platform, session: Session, con
     def asking() -> None:
         session.bytes_moved(_STAGE, 0)
 
-    pinned = next(each for each in image.digests if each.platform is platform)
     base = await base_at(image, pinned, ManifestCache(blobs, session.registry, context.connectivity, asking))
     moved = session.bytes_moved(_STAGE, sum(layer.blob.size_bytes for layer in base.layers))
 
@@ -148,22 +152,18 @@ def check_python(found: FoundEnvironment, spec: Spec) -> None:
             hint='state it: [image] python = "3.12.3", as `docker run --rm IMAGE python3 --version` prints it',
         )
     if found.python and not f"{found.python}.".startswith(f"{wanted}."):
-        key = "image.python" if spec.image.python else "env.python"
+        key, python = "env.python", ".".join(found.python.split(".")[:2])
+        if spec.image.python:
+            key, python = "image.python", found.python
         raise UsageError(
-            f"{found.place} has Python {found.python}, but {key} is {wanted}",
-            hint=f'set {key} to "{found.python}"' if spec.image.python else f'set env.python to "{_series(found)}"',
+            f"{found.place} has Python {found.python}, but {key} is {wanted}", hint=f'set {key} to "{python}"'
         )
 
 
-def _series(found: FoundEnvironment) -> str:
-    return ".".join(found.python.split(".")[:2])
-
-
-def pythons_of(beneath: Beneath, spec: Spec) -> dict[Platform, GivenPython]:
-    """The Python of each platform that is there before the lock."""
-    return {
-        platform: GivenPython(
-            spec.image.python or found.python, spec.image.glibc or found.glibc, bool(found.home), found.place
-        )
-        for platform, found in beneath.found.items()
-    }
+def pythons_of(environments: Mapping[Platform, FoundEnvironment], spec: Spec) -> dict[Platform, GivenPython]:
+    """The Python of each platform that is there before the lock. environments: see `Beneath`."""
+    pythons: dict[Platform, GivenPython] = {}
+    for platform, found in environments.items():
+        version, glibc = spec.image.python or found.python, spec.image.glibc or found.glibc
+        pythons[platform] = GivenPython(version, glibc, bool(found.home), found.place)
+    return pythons

@@ -75,8 +75,8 @@ def key_of(
         return None
     resolver = request.resolver
     made_by = [MADE, FORMAT, VERSION, resolver, *map(version, RESOLVERS[resolver].distributions), facts_version()]
-    places = [environ.get(name) for name in ("ENVSPEC_DEFAULT_INDEX", "ENVSPEC_PYTORCH_INDEX")]
-    places.append(path_from_lock(request.spec_path, request.directory))
+    place = path_from_lock(request.spec_path, request.directory)
+    places = [environ.get("ENVSPEC_DEFAULT_INDEX"), environ.get("ENVSPEC_PYTORCH_INDEX"), place]
     if request.variant:
         try:
             header_of_base = verify_checksum(lock_of(request, base), LOCK_FILE)[0]

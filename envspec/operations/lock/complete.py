@@ -19,11 +19,14 @@ from envspec.lockfile.export.types import ContainerConfig, File
 from envspec.models import (
     BaseImage,
     Conformance,
+    Decision,
     ExportedFiles,
     ImageSettings,
     Lock,
     OnTopOf,
+    PinnedDigest,
     Platform,
+    PlatformCuda,
     Resolution,
 )
 from envspec.resolve.pypi.request import indexes_of
@@ -56,16 +59,22 @@ def complete(
     requests = _cuda_requests(spec, torch_as_of)
     plan = plan_platforms(requests, resolved.resolutions, facts, spec.image.base)
     base = plan.base_image and with_digests(plan.base_image)
-    own = tuple(
-        replace(each, base_image=each.base_image and with_digests(each.base_image)) for each in plan.platform_cuda
-    )
+    images = [base] if base else []
+    own: list[PlatformCuda] = []
+    for each in plan.platform_cuda:
+        image = each.base_image and with_digests(each.base_image)
+        own.append(replace(each, base_image=image))
+        if image:
+            images.append(image)
     settings, reasons = decide_settings(spec, resolved.resolutions, facts) if base else (ImageSettings(), ())
-    images = [image for image in (base, *(each.base_image for each in own)) if image]
     settings, dated = date_apt(settings, spec, resolved.as_of, images, facts, newest_archive(images))
     conformance = None
     if requested := spec.conformance:
         conformance = Conformance(requested.checks, requested.world_size)
     export = ExportedFiles(spec.export.dockerfile) if spec.export else None
+    gpus: dict[str, None] = {}
+    for request in requests.values():
+        gpus |= dict.fromkeys(request.gpus)
     lock = replace(
         resolved,
         name=spec.env.name,
@@ -74,8 +83,8 @@ def complete(
         driver=plan.driver,
         gpu_code=plan.gpu_code,
         cpu_builds=plan.cpu_builds,
-        platform_cuda=own,
-        gpus=tuple(dict.fromkeys(name for request in requests.values() for name in request.gpus)),
+        platform_cuda=tuple(own),
+        gpus=tuple(gpus),
         facts=facts.version,
         indexes=public_indexes(indexes_of(spec)),
         image=settings,
@@ -87,14 +96,31 @@ def complete(
 
 
 def _cuda_requests(spec: Spec, as_of: datetime) -> dict[Platform, CudaRequest]:
-    base = spec.image.base
-    return {
-        platform: CudaRequest(
-            cuda.version, cuda.flavor.value, spec.os_on(platform), cuda.gpus, base, cuda.driver, as_of
-        )
-        for platform in spec.env.platforms
-        if (cuda := spec.cuda_on(platform))
-    }
+    requests: dict[Platform, CudaRequest] = {}
+    for platform in spec.env.platforms:
+        cuda = spec.cuda_on(platform)
+        if cuda:
+            flavor, system = cuda.flavor.value, spec.os_on(platform)
+            requests[platform] = CudaRequest(
+                cuda.version, flavor, system, cuda.gpus, spec.image.base, cuda.driver, as_of
+            )
+    return requests
+
+
+def unknown_digests(image: BaseImage) -> list[PinnedDigest]:
+    return [pinned for pinned in image.digests if pinned.digest is None]
+
+
+def conda_decisions(spec: Spec, facts: Facts) -> list[Decision]:
+    """The decisions about every platform before its conda packages are solved."""
+    decisions: list[Decision] = []
+    if spec.conda is None:
+        return decisions
+    from envspec.resolve.conda.request import decisions_of
+
+    for platform in spec.env.platforms:
+        decisions += decisions_of(spec, facts, platform)
+    return decisions
 
 
 def installed_on(part: Resolution, found: FoundEnvironment | None) -> Resolution:

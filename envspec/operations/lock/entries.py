@@ -1,6 +1,6 @@
 """What can be checked of a lock's packages without an index: names of files, hosts, requirements.
 
-What follows from the spec is computed again by `lock_expected`; `envspec lock --verify` compares versions, files and
+What follows from the spec is computed again by `expected`; `envspec lock --verify` compares versions, files and
 hashes.
 """
 
@@ -31,6 +31,7 @@ from envspec.resolve.pypi.index.selection import TagRanks
 from envspec.resolve.pypi.metadata import parsed
 from envspec.resolve.pypi.resolve import TargetRequest
 from envspec.resolve.pypi.resolver import BoundKind
+from envspec.resolve.upgrade import names_of
 
 #: How a lock says that envspec measured a hash, since the index has none.
 _HASHES = ("", "measured")
@@ -39,7 +40,7 @@ _HASHES = ("", "measured")
 def package_mismatches(part: Resolution, request: TargetRequest) -> Iterator[str]:
     """What of a platform's packages from PyPI is not possible for a request, a line each."""
     rules = request.rules
-    locked = {each.name for each in part.packages}
+    locked = names_of([part])
     for text in request.request.requirements:
         requirement = parsed(text)
         name = normalised(requirement.name) if requirement else ""
@@ -50,9 +51,8 @@ def package_mismatches(part: Resolution, request: TargetRequest) -> Iterator[str
     for name in sorted(locked & rules.provided.keys()):
         yield f"{name}: {rules.provided[name].description}, and the lock installs it again"
     # Conda packages and those of a base may require a package as well as the spec does.
-    required_by = {each.name: each.required_by for each in part.packages}
-    for each in _unrequired(required_by, {SPEC, *rules.provided}):
-        yield f"{each}: neither the spec nor a package of the lock requires it"
+    for name in _unrequired(part.packages, {SPEC, *rules.provided}):
+        yield f"{name}: neither the spec nor a package of the lock requires it"
     ranks = TagRanks(rules.tags)
     names = {SPEC, *locked, *rules.provided}
     for package in part.packages:
@@ -73,10 +73,10 @@ def _of_package(package: Package, ranks: TagRanks, request: TargetRequest) -> It
         yield f"it was uploaded on {package.uploaded}, after {cutoff} (as_of)"
     for dependent in package.required_by:
         yield from _of_dependent(package, dependent, request)
-    for text in (each.line for each in request.request.of_kind(BoundKind.CONSTRAINT)):
-        bound = parsed(text)
+    for constraint in request.request.of_kind(BoundKind.CONSTRAINT):
+        bound = parsed(constraint.line)
         if bound and normalised(bound.name) == package.name and not _allows(bound.specifier, package.version):
-            yield f"the spec or its build of torch requires {text}"
+            yield f"the spec or its build of torch requires {constraint.line}"
     for text in package.removed:
         removed = parsed(text)
         if removed is None or rules.overrides.get(normalised(removed.name), removed) is not None:
@@ -102,9 +102,9 @@ def _of_url(package: Package, request: TargetRequest) -> Iterator[str]:
     """A file of an index that a lock names by its URL is on one of the hosts of the index."""
     index, url = request.rules.index_of(package.name), package.file.url
     bounds = index.within()
-    if bounds is not None and (
-        url is None or url != without_credentials(url) or not bounds.allows(url, redirected=False)
-    ):
+    if bounds is None:
+        return
+    if url is None or url != without_credentials(url) or not bounds.allows(url, redirected=False):
         yield (
             f"its file is at {url}, which is neither on the host of index {index.name} nor on one of the `files` that "
             "the spec gives it"
@@ -138,19 +138,21 @@ def _allows(specifier: SpecifierSet, version: str) -> bool:
     return specifier.contains(version, prereleases=True)
 
 
-def _unrequired(required_by: Mapping[str, Iterable[Dependent]], roots: set[str]) -> list[str]:
+def _unrequired(packages: Iterable[Package | CondaPackage], roots: set[str]) -> list[str]:
     """The packages that are not required by a root, nor by what a root requires in turn."""
+    names: set[str] = set()
     requires: dict[str, list[str]] = {}
-    for name, dependents in required_by.items():
-        for dependent in dependents:
-            requires.setdefault(dependent.name, []).append(name)
+    for package in packages:
+        names.add(package.name)
+        for dependent in package.required_by:
+            requires.setdefault(dependent.name, []).append(package.name)
     reached, waiting = set[str](), [*roots]
     while waiting:
         for name in requires.get(waiting.pop(), ()):
             if name not in reached:
                 reached.add(name)
                 waiting.append(name)
-    return sorted(required_by.keys() - reached)
+    return sorted(names - reached)
 
 
 def _is_file_of(package: Package, filename: str) -> bool:
@@ -160,10 +162,10 @@ def _is_file_of(package: Package, filename: str) -> bool:
             return False
         name, version = parts[0], parts[1]
     else:
-        ending = next((each for each in SDIST_ENDINGS if filename.endswith(each)), None)
-        name, _, version = filename.removesuffix(ending or "").rpartition("-")
+        ending = next(filter(filename.endswith, SDIST_ENDINGS), None)
         if ending is None:
             return False
+        name, _, version = filename.removesuffix(ending).rpartition("-")
     return normalised(name) == package.name and _is_same_version(unquote(version), package.version)
 
 
@@ -188,8 +190,7 @@ def conda_mismatches(part: Resolution, channels: Iterable[CondaChannel], require
             yield f"the spec requires {text}, which is not in it"
     if len(locked) < len(part.conda):
         yield "a conda package is in it twice"
-    required_by = {each.name: each.required_by for each in part.conda}
-    for name in _unrequired(required_by, {SPEC}):
+    for name in _unrequired(part.conda, {SPEC}):
         yield f"{name}: neither the spec nor a package of the lock requires it"
     for record in part.conda:
         for text in _of_record(record, part.target.platform.value, urls):

@@ -42,8 +42,18 @@ from envspec.models import (
 )
 from envspec.names import COMMIT, normalised
 from envspec.operations.build_settings import with_builds
-from envspec.operations.lock.complete import complete, installed_on
-from envspec.operations.lock_state import LockRequest, locked_commit, own_times
+from envspec.operations.lock.complete import complete, conda_decisions, installed_on
+from envspec.operations.lock_state import (
+    CondaResult,
+    LockRequest,
+    conda_in,
+    find_package,
+    keep_names,
+    linux_platforms,
+    locked_commit,
+    own_times,
+    rename,
+)
 from envspec.operations.shared_files import with_owners
 from envspec.origins import PYTORCH_INDEX, channel_url
 from envspec.resolve.pypi.index.page import ListedFile
@@ -59,6 +69,7 @@ from envspec.resolve.pypi.request import (
 )
 from envspec.resolve.pypi.resolve import TargetRequest
 from envspec.resolve.types import Cutoffs, FoundEnvironment, FoundPackage, ProvidedPackage
+from envspec.resolve.upgrade import conda_packages, names_of
 from envspec.spec import Requirement, RequirementKind, Spec
 from envspec.spec.dates import Age
 from envspec.spec.owner import path_from_lock
@@ -91,52 +102,50 @@ def expected_lock(lock: Lock, spec: Spec, facts: Facts, request: LockRequest, ba
     ages = _ages(lock, spec, as_of)
     locked = {part.target.platform: part for part in lock.resolutions}
     found = _found_environments(lock, spec, facts, request)
-    targets, of_targets = _targets(locked, spec, facts, as_of, found)
-    parts = [replace(locked.get(each.platform, Resolution(each, ())), target=each) for each in targets]
+    targets, of_targets = _targets(lock, spec, facts, as_of, found)
+    parts: list[Resolution] = []
+    for target in targets:
+        part = locked.get(target.platform, Resolution(target, ()))
+        parts.append(replace(part, target=target))
     package_as_of, conda_as_of = _cutoffs(lock, spec, base, as_of, own_times(spec, as_of, ages))
-    cutoffs = _of_names(package_as_of, {package.name for part in parts for package in part.packages})
+    cutoffs = keep_names(package_as_of, names_of(parts))
+    requesting = _Requesting(lock, spec, facts, Cutoffs(as_of, cutoffs), found)
     requests: dict[Platform, TargetRequest] = {}
-    commits: dict[str, Commit] = {}
     if spec.pip.dependencies:
-        requesting = _Requesting(lock, spec, facts, Cutoffs(as_of, cutoffs), found)
         requests = {part.target.platform: requesting.request_for(part) for part in parts}
-        commits = requesting.commits
-    parts = [_with_packages(part, requests.get(part.target.platform)) for part in parts]
-    parts = [_with_conda(part, spec, facts, Cutoffs(as_of, {})) for part in parts]
-    parts = [_on_top(part, found.get(part.target.platform)) for part in parts]
-    parts = [_with_builds(part, spec, facts) for part in parts]
-    parts = [with_owners(part, spec) for part in parts]
-    decisions = [*of_targets, *_of_conda(spec, facts)]
+    decisions = [*of_targets, *conda_decisions(spec, facts)]
+    resolutions: list[Resolution] = []
     for part in parts:
-        request_of_part = requests.get(part.target.platform)
-        if request_of_part and any(package.name == "torch" for package in part.packages):
-            decisions += request_of_part.decisions
+        platform = part.target.platform
+        made = _with_packages(part, requests.get(platform))
+        made = _with_conda(made, spec, facts, Cutoffs(as_of, {}))
+        made = _on_top(made, found.get(platform))
+        made = _with_builds(made, spec, facts)
+        resolutions.append(with_owners(made, spec))
+        if platform in requests and find_package(made, "torch"):
+            decisions += requests[platform].decisions
+    conda_cutoffs = keep_names(conda_as_of, {each.name for each in conda_in(resolutions)})
     resolved = replace(
         lock,
         as_of=as_of,
-        resolutions=tuple(parts),
+        resolutions=tuple(resolutions),
         decisions=tuple(decisions),
         package_as_of=tuple(cutoffs.items()),
-        conda_as_of=tuple(_of_names(conda_as_of, {each.name for part in parts for each in part.conda}).items()),
+        conda_as_of=tuple(conda_cutoffs.items()),
         channels=_channels(lock, spec),
         package_ages=ages,
         overrides=overrides_of(spec) if spec.pip.dependencies else (),
-        commits=tuple(commits.values()),
+        commits=tuple(requesting.commits.values()),
         spec=path_from_lock(request.spec_path, request.directory),
         base_sha256=lock.base_sha256 if request.variant else "",
     )
     archived = lock.image.snapshot or newest_archive(lock.as_of)
-    made, _ = complete(resolved, spec, facts, partial(_with_digests, lock), lambda _: archived)
-    linux = {target.platform for target in targets if target.platform.is_linux}
-    return Expected(
-        replace(
-            made,
-            facts=lock.facts,
-            system=tuple(replace(each, apt=made.image.apt) for each in lock.system if each.platform in linux),
-            images=tuple(each for each in lock.images if each.platform in linux),
-        ),
-        requests,
-    )
+    completed, _ = complete(resolved, spec, facts, partial(_with_digests, lock), lambda _: archived)
+    linux = linux_platforms(spec)
+    apt = completed.image.apt
+    system = tuple(replace(each, apt=apt) for each in lock.system if each.platform in linux)
+    images = tuple(each for each in lock.images if each.platform in linux)
+    return Expected(replace(completed, facts=lock.facts, system=system, images=images), requests)
 
 
 def _as_of(lock: Lock, spec: Spec, base: Lock | None) -> datetime:
@@ -148,8 +157,12 @@ def _as_of(lock: Lock, spec: Spec, base: Lock | None) -> datetime:
 def _ages(lock: Lock, spec: Spec, as_of: datetime) -> tuple[PackageAge, ...]:
     """The spec's ages of single packages, each with the time that the lock records for it."""
     recorded = {(each.name, each.age): each for each in lock.package_ages}
-    ages = [(normalised(name), str(at)) for name, at in spec.env.package_as_of.items() if isinstance(at, Age)]
-    return tuple(recorded.get((name, age), PackageAge(name, age, as_of)) for name, age in ages)
+    ages: list[PackageAge] = []
+    for text, at in spec.env.package_as_of.items():
+        if isinstance(at, Age):
+            name, age = normalised(text), str(at)
+            ages.append(recorded.get((name, age), PackageAge(name, age, as_of)))
+    return tuple(ages)
 
 
 def _cutoffs(
@@ -161,8 +174,8 @@ def _cutoffs(
     if not spec.env.is_dated:
         of_pypi |= _later(lock.package_as_of, as_of)
         of_conda |= _later(lock.conda_as_of, as_of)
-    of_pypi |= {normalised(name): at for name, at in own.items()}
-    of_conda |= {name.lower(): at for name, at in own.items()}
+    of_pypi |= rename(own, normalised)
+    of_conda |= rename(own, str.lower)
     if base is not None:
         of_pypi |= dict(base.package_as_of)
         of_conda |= dict(base.conda_as_of)
@@ -177,17 +190,16 @@ def _later(recorded: Iterable[tuple[str, datetime]], as_of: datetime) -> dict[st
     return {name: at for name, at in recorded if at > as_of}
 
 
-def _of_names(cutoffs: Mapping[str, datetime], names: set[str]) -> dict[str, datetime]:
-    return {name: at for name, at in cutoffs.items() if name in names}
-
-
 def _found_environments(lock: Lock, spec: Spec, facts: Facts, request: LockRequest) -> dict[Platform, FoundEnvironment]:
     """What the lock is installed on top of: as the spec's list has it; of a base image, as the lock records it."""
     if spec.image.packages is BasePackages.KEEP and spec.image.base:
-        linux = [platform for platform in spec.env.platforms if platform.is_linux]
+        linux = linux_platforms(spec)
         place = custom_image(spec.image.base, "", linux, facts).image.name
-        parts = {part.target.platform: part for part in lock.resolutions}
-        return {each: _found_in_base(parts[each], place) for each in linux if each in parts}
+        environments: dict[Platform, FoundEnvironment] = {}
+        for part in lock.resolutions:
+            if part.target.platform in linux:
+                environments[part.target.platform] = _found_in_base(part, place)
+        return environments
     if not spec.pip.on_top_of:
         return {}
     from envspec.operations.lock.base_packages import read_on_top_of
@@ -197,47 +209,38 @@ def _found_environments(lock: Lock, spec: Spec, facts: Facts, request: LockReque
 
 def _found_in_base(part: Resolution, place: str) -> FoundEnvironment:
     below, target = part.on_top_of, part.target
-    packages = {
-        each.name: FoundPackage(each.name, each.version, place, record_sha256=each.record_sha256)
-        for each in part.installed
-    }
+    packages: dict[str, FoundPackage] = {}
+    for each in part.installed:
+        packages[each.name] = FoundPackage(each.name, each.version, place, record_sha256=each.record_sha256)
+    found = FoundEnvironment(place, packages, target.python.version, target.glibc)
     if below is None:
-        return FoundEnvironment(place, packages, target.python.version, target.glibc)
-    return FoundEnvironment(
-        place,
-        packages,
-        target.python.version,
-        target.glibc,
-        below.home,
-        below.site,
-        below.nested,
-        below.constraints,
-        below.torch_build,
-        below.gpu_code,
+        return found
+    return replace(
+        found,
+        home=below.home,
+        site=below.site,
+        nested=below.nested,
+        constraints=below.constraints,
+        torch_build=below.torch_build,
+        gpu_code=below.gpu_code,
     )
 
 
 def _targets(
-    locked: Mapping[Platform, Resolution],
+    lock: Lock,
     spec: Spec,
     facts: Facts,
     as_of: datetime,
     found: Mapping[Platform, FoundEnvironment],
 ) -> tuple[tuple[Target, ...], tuple[Decision, ...]]:
-    pythons = {
-        platform: record.version
-        for platform, part in locked.items()
-        for record in part.conda
-        if record.name == "python"
-    }
+    pythons = CondaResult(conda_packages(lock)).pythons
     if not found:
         return targets_of(spec, facts, as_of, pythons)
     from envspec.operations.lock.base_packages import check_python, pythons_of
-    from envspec.operations.lock_state import Beneath
 
     for each in found.values():
         check_python(each, spec)
-    return targets_of(spec, facts, as_of, pythons, pythons_of(Beneath(found), spec))
+    return targets_of(spec, facts, as_of, pythons, pythons_of(found, spec))
 
 
 class _Requesting:
@@ -253,7 +256,7 @@ class _Requesting:
         self._facts = facts
         self._cutoffs = cutoffs
         self._found = found
-        self._builds = {each for each in lock.decisions if each.what == "torch.build"}
+        self._decisions = lock.decisions
         self._recorded = {each.requirement: each.address for each in lock.commits}
         self.commits: dict[str, Commit] = {}
 
@@ -268,13 +271,13 @@ class _Requesting:
             the lock.
         """
         platform = part.target.platform
-        recorded = {each for each in self._builds if each.platform is platform}
+        recorded = {each for each in self._decisions if (each.what, each.platform) == ("torch.build", platform)}
         plain = self._made(part, self._spec)
-        torch = next((each.version for each in part.packages if each.name == "torch"), None)
+        torch = find_package(part, "torch")
         if torch is None or set(plain.decisions) == recorded:
             return plain
         pip = self._spec.pip
-        bound = read_constraint(f"torch=={Version(torch).public}")
+        bound = read_constraint(f"torch=={Version(torch.version).public}")
         bounded = pip.model_copy(update={"constraints": (*pip.constraints, bound)})
         with suppress(NoSolution):
             other = self._made(part, self._spec.model_copy(update={"pip": bounded}))
@@ -294,21 +297,21 @@ class _Requesting:
 
     def _wheels(self, part: Resolution) -> dict[str, ListedFile]:
         """The wheels that the spec names by URL, by it."""
-        locked = {each.name: each.file for each in part.packages}
         found: dict[str, ListedFile] = {}
         for requirement in wheel_urls(self._spec):
             url = without_credentials(str(requirement.url))
-            file = locked.get(requirement.name)
-            sha256 = requirement.sha256 or (file.sha256 if file else None)
-            found[url] = ListedFile(_filename(url), url, sha256, file.size_bytes if file else None)
+            package = find_package(part, requirement.name)
+            sha256, size_bytes = requirement.sha256, None
+            if package is not None:
+                sha256, size_bytes = sha256 or package.file.sha256, package.file.size_bytes
+            found[url] = ListedFile(_filename(url), url, sha256, size_bytes)
         return found
 
     def _sources(self, part: Resolution) -> dict[str, BuiltSource]:
         """What the spec names to be built, by the requirement's text, with the wheel that the lock records of it."""
-        locked = {each.name: each for each in part.packages}
         found: dict[str, BuiltSource] = {}
         for requirement in sources_of(self._spec, part.target):
-            package = locked.get(requirement.name)
+            package = find_package(part, requirement.name)
             if package is None or (package.built is None and package.unbuilt is None):
                 raise NoSolution(f"{requirement} has no wheel in it")
             file = self._source_file(requirement, package)
@@ -349,15 +352,19 @@ def _with_packages(part: Resolution, request: TargetRequest | None) -> Resolutio
         return replace(part, packages=())
     lines: dict[str, list[Dependent]] = {}
     for text in request.request.requirements:
-        if (requirement := parsed(text)) is not None:
+        requirement = parsed(text)
+        if requirement is not None:
             lines.setdefault(normalised(requirement.name), []).append(Dependent(SPEC, without_marker(requirement)))
     return replace(part, packages=tuple(_package(each, request, lines.get(each.name, ())) for each in part.packages))
 
 
 def _package(package: Package, request: TargetRequest, by_spec: Iterable[Dependent]) -> Package:
     required_by = {*by_spec, *(each for each in package.required_by if each.name != SPEC)}
-    texts = [found for each in required_by if (found := parsed(each.requirement))]
-    extras = {normalised(extra) for requirement in texts for extra in requirement.extras}
+    extras: set[str] = set()
+    for each in required_by:
+        requirement = parsed(each.requirement)
+        if requirement is not None:
+            extras.update(map(normalised, requirement.extras))
     return replace(
         package,
         file=_file(package, request),
@@ -388,19 +395,13 @@ def _with_conda(part: Resolution, spec: Spec, facts: Facts, cutoffs: Cutoffs) ->
     return replace(part, conda=with_askers(part.conda, request.requirements))
 
 
-def _of_conda(spec: Spec, facts: Facts) -> list[Decision]:
-    if spec.conda is None:
-        return []
-    from envspec.resolve.conda.request import decisions_of
-
-    return [each for platform in spec.env.platforms for each in decisions_of(spec, facts, platform)]
-
-
 def _channels(lock: Lock, spec: Spec) -> tuple[CondaChannel, ...]:
     """The spec's channels; the lock alone records of which of them it used a part."""
     recorded = {each.url: each.part for each in lock.channels}
-    found = []
-    for text in spec.conda.channels if spec.conda else ():
+    found: list[CondaChannel] = []
+    if spec.conda is None:
+        return ()
+    for text in spec.conda.channels:
         url = channel_url(text)
         found.append(CondaChannel(channel_without_credentials(text), url, recorded.get(url)))
     return tuple(found)
@@ -419,22 +420,20 @@ def _on_top(part: Resolution, found: FoundEnvironment | None) -> Resolution:
 def _with_builds(part: Resolution, spec: Spec, facts: Facts) -> Resolution:
     """The packages with the settings of their builds, as before they were built, and the compilers of these builds."""
     compilers = {each.name: each.compiler for each in part.builds}
-    packages = tuple(replace(each, built=None) if each.name in compilers else each for each in part.packages)
-    made = with_builds(replace(part, packages=packages), spec, facts)
+    packages = list(part.packages)
+    for at, package in enumerate(packages):
+        if package.name in compilers:
+            packages[at] = replace(package, built=None)
+    made = with_builds(replace(part, packages=tuple(packages)), spec, facts)
     builds = tuple(replace(each, compiler=compilers.get(each.name, "")) for each in made.builds)
     return replace(part, builds=builds)
 
 
 def _with_digests(lock: Lock, planned: BaseImage) -> BaseImage:
     """The image with what only a registry knows: what a tag names, and when that was created."""
-    recorded: dict[Platform, PinnedDigest] = {}
-    for platform in (each.platform for each in planned.digests):
-        image = lock.on(platform).base_image
-        if image is not None and (image.repository, image.tag) == (planned.repository, planned.tag):
-            recorded |= {each.platform: each for each in image.digests if each.platform is platform}
-    digests = []
+    digests: list[PinnedDigest] = []
     for each in planned.digests:
-        found = recorded.get(each.platform, each)
+        found = _recorded_digest(lock, planned, each.platform) or each
         is_of_registry = found.source == "registry" and found.digest is not None and each.source != "spec"
         is_of_spec = each.source == "spec" and found.digest == each.digest
         if is_of_registry:
@@ -444,3 +443,11 @@ def _with_digests(lock: Lock, planned: BaseImage) -> BaseImage:
         else:
             digests.append(each)
     return replace(planned, digests=tuple(digests))
+
+
+def _recorded_digest(lock: Lock, planned: BaseImage, platform: Platform) -> PinnedDigest | None:
+    """The lock's digest of the planned image on a platform; None if it has another image there."""
+    image = lock.on(platform).base_image
+    if image is None or (image.repository, image.tag) != (planned.repository, planned.tag):
+        return None
+    return next((each for each in image.digests if each.platform is platform), None)

@@ -25,10 +25,11 @@ from envspec.facts.gpu import (
 from envspec.facts.tables import GpuRow, TorchRelease, at_least
 from envspec.facts.torch import CudaChoice, Machines, NoSuchBuild, choose_build, easiest_build, served, split_label
 from envspec.models import Platform
+from envspec.operations.lock_state import linux_platforms
 from envspec.spec import Spec
 from envspec.spec.errors import KeyPath
 from envspec.spec.load import load_spec, spec_error
-from envspec.spec.sections import BasePackages
+from envspec.spec.sections import BasePackages, CudaTarget
 
 
 def check_spec(path: Path, variant: str, now: datetime) -> None:
@@ -48,7 +49,9 @@ def check_cuda(spec: Spec, facts: Facts, path: Path, variant: str, text: str | N
         SpecError: unknown GPUs, and a driver that is too old for [cuda] version or a GPU: every problem, with its line.
         GpuNotServed: no torch build has code for all GPUs.
     """
-    found = dict.fromkeys(each for platform in spec.env.platforms for each in _problems(spec, platform, facts))
+    found: dict[tuple[KeyPath, str, str], None] = {}
+    for platform in spec.env.platforms:
+        found |= dict.fromkeys(_problems(spec, platform, facts))
     if found:
         raise spec_error(path, found, variant, text)
     _check_builds(spec, facts)
@@ -65,7 +68,7 @@ def _problems(spec: Spec, platform: Platform, facts: Facts) -> Iterator[tuple[Ke
         except UnknownGpu as error:
             yield (*_path(spec, platform, "gpus"), at), error.message, error.hint or ""
     if keys.driver is not None:
-        yield from _driver_problem(spec, platform, keys.driver, gpus, facts)
+        yield from _driver_problems(spec, platform, keys, gpus, facts)
 
 
 def _path(spec: Spec, platform: Platform, key: str) -> KeyPath:
@@ -76,37 +79,44 @@ def _path(spec: Spec, platform: Platform, key: str) -> KeyPath:
     return ("cuda", key)
 
 
-def _driver_problem(
-    spec: Spec, platform: Platform, driver: str, gpus: Sequence[GpuRow], facts: Facts
+def _driver_problems(
+    spec: Spec, platform: Platform, keys: CudaTarget, gpus: Sequence[GpuRow], facts: Facts
 ) -> Iterator[tuple[KeyPath, str, str]]:
-    """What a driver is too old for, if anything."""
-    keys = spec.cuda_on(platform)
-    version = keys.version if keys is not None else None
-    newer = unsupported(facts, driver, gpus)
-    older = [f"{gpu.name} (needs {first.version} or newer)" for gpu, first in newer]
-    fixes = [f"remove {' and '.join(gpu.name for gpu, _ in newer)} from `gpus`"] if newer else []
+    """What the driver of a platform is too old for, as one problem. keys: of the platform."""
+    version, driver = keys.version, keys.driver or ""
+    too_old_for: list[str] = []
+    fixes: list[str] = []
     minimum = facts.driver_of(str(version)).minimum if version else ""
     if minimum and not at_least(driver, minimum):
-        older.insert(0, f"CUDA {version} (needs {minimum} or newer)")
-        fixes.insert(0, "leave `version` out")
-    if older:
-        alike = [each for each in spec.env.platforms if (its := spec.cuda_on(each)) and its.driver == driver]
-        needed = newest_driver(driver for each in alike for driver in _needed(spec, each, facts))
-        together = _no_common_build(spec, platform, gpus, facts)
-        variants = f"; {together}: {apart(facts, gpus, platform)}" if together else ""
-        newest = "" if newer else ": the newest build that the driver runs is locked"
-        text = f"driver {driver} is too old for {' and '.join(older)}"
-        hint = f'set `driver` to "{needed}" or newer, or {" and ".join(fixes)}{newest}{variants}'
-        yield _path(spec, platform, "driver"), text, hint
-
-
-def _needed(spec: Spec, platform: Platform, facts: Facts) -> Iterator[str]:
-    """The first drivers of the known GPUs, and the oldest drivers for [cuda] version and for torch."""
-    keys = spec.cuda_on(platform)
-    if keys is None:
+        too_old_for.append(f"CUDA {version} (needs {minimum} or newer)")
+        fixes.append("leave `version` out")
+    newer = unsupported(facts, driver, gpus)
+    names: list[str] = []
+    for gpu, first in newer:
+        names.append(gpu.name)
+        too_old_for.append(f"{gpu.name} (needs {first.version} or newer)")
+    if names:
+        fixes.append(f"remove {' and '.join(names)} from `gpus`")
+    if not too_old_for:
         return
+    needed: list[str] = []
+    for each in spec.env.platforms:
+        keys_there = spec.cuda_on(each)
+        if keys_there and keys_there.driver == driver:
+            needed += _drivers_needed(spec, each, keys_there, facts)
+    hint = f'set `driver` to "{newest_driver(needed)}" or newer, or {" and ".join(fixes)}'
+    if not newer:
+        hint += ": the newest build that the driver runs is locked"
+    if together := _no_common_build(spec, platform, gpus, facts):
+        hint += f"; {together}: {apart(facts, gpus, platform)}"
+    yield _path(spec, platform, "driver"), f"driver {driver} is too old for {' and '.join(too_old_for)}", hint
+
+
+def _drivers_needed(spec: Spec, platform: Platform, keys: CudaTarget, facts: Facts) -> Iterator[str]:
+    """The first drivers of the known GPUs, and the oldest drivers for [cuda] version and for torch."""
     gpus = [row for name in keys.gpus if (row := match_gpu(facts, name))]
-    yield from (first.version for first in first_drivers(facts, map(capability_of, gpus)))
+    for first in first_drivers(facts, map(capability_of, gpus)):
+        yield first.version
     if keys.version:
         yield facts.driver_of(str(keys.version)).minimum
     if build := easiest_build(facts, _torch_releases(spec, facts), platform, served(facts, gpus, platform)):
@@ -120,25 +130,31 @@ def _check_builds(spec: Spec, facts: Facts) -> None:
     Raises:
         GpuNotServed: there is none, and the spec requires releases of torch that are in the facts.
     """
-    linux = [platform for platform in spec.env.platforms if platform.is_linux]
-    cuda = spec.cuda_on(linux[0]) if len(linux) == 1 else None
+    linux = linux_platforms(spec)
+    if len(linux) != 1:
+        return
+    [platform] = linux
+    cuda = spec.cuda_on(platform)
     allowed = _torch_allowed(spec, facts)
     if cuda is None or not cuda.gpus or allowed is None:
         return
     gpus = tuple(find_gpu(facts, name) for name in cuda.gpus)
-    if text := _no_common_build(spec, linux[0], gpus, facts):
-        raise GpuNotServed(text, hint=apart(facts, gpus, linux[0]))
-    as_of, python = spec.env.as_of if isinstance(spec.env.as_of, datetime) else None, spec.env.python_series
+    if text := _no_common_build(spec, platform, gpus, facts):
+        raise GpuNotServed(text, hint=apart(facts, gpus, platform))
+    as_of = spec.env.as_of if isinstance(spec.env.as_of, datetime) else None
+    python = spec.env.python_series
     with suppress(NoSuchBuild):
         machines = Machines(cuda.driver, gpus, python)
-        choice = choose_build(facts, allowed, cuda.version or CudaChoice.ANY, linux[0], as_of, machines)
+        choice = choose_build(facts, allowed, cuda.version or CudaChoice.ANY, platform, as_of, machines)
         request = CudaRequest(cuda.version, gpus=cuda.gpus, driver=cuda.driver, as_of=as_of)
-        check_choice(request, choice, linux[0], python, facts)
+        check_choice(request, choice, platform, python, facts)
 
 
 def _no_common_build(spec: Spec, platform: Platform, gpus: Sequence[GpuRow], facts: Facts) -> str:
     """As `no_common_build`, for the GPUs that some build runs; empty also if torch is not in the facts."""
-    return no_common_build(facts, served(facts, gpus, platform), platform) if _torch_releases(spec, facts) else ""
+    if not _torch_releases(spec, facts):
+        return ""
+    return no_common_build(facts, served(facts, gpus, platform), platform)
 
 
 def _torch_releases(spec: Spec, facts: Facts) -> list[TorchRelease]:
@@ -153,10 +169,19 @@ def _torch_allowed(spec: Spec, facts: Facts) -> SpecifierSet | None:
     """The versions of torch that the spec allows, without a build's label; None if it does not bound torch to releases
     in the facts, or if torch may come from elsewhere than the default index and PyTorch's.
     """
-    named = [each for each in (*spec.pip.dependencies, *spec.pip.constraints) if each.name == "torch"]
-    is_elsewhere = any(each.url or each.marker for each in named) or spec.pip.index_for("torch") or spec.conda
-    is_replaced = spec.pip.on_top_of or any(each.requirement.name == "torch" for each in spec.pip.overrides)
-    if not named or is_elsewhere or is_replaced or spec.image.packages is BasePackages.KEEP:
+    pip = spec.pip
+    if spec.conda or pip.index_for("torch") or pip.on_top_of or spec.image.packages is BasePackages.KEEP:
         return None
-    allowed, _ = split_label(SpecifierSet(",".join(str(each.specifier) for each in named if each.specifier)))
+    if any(each.requirement.name == "torch" for each in pip.overrides):
+        return None
+    bounds: list[str] = []
+    for each in (*pip.dependencies, *pip.constraints):
+        if each.name != "torch":
+            continue
+        if each.url or each.marker:
+            return None
+        bounds.append(str(each.specifier))
+    if not bounds:
+        return None
+    allowed, _ = split_label(SpecifierSet(",".join(filter(None, bounds))))
     return None if versions_outside(facts, allowed) else allowed

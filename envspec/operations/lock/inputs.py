@@ -39,13 +39,18 @@ def document_of(text: str, request: LockRequest) -> dict[str, Any]:
 
 def check_logins(spec: Spec, request: LockRequest, context: Context) -> None:
     """Raise SpecError if a login needs a variable that is not set."""
-    found: list[tuple[KeyPath, str]] = [(("pip", "index", n, "url"), each.url) for n, each in enumerate(spec.pip.index)]
-    found += [(("pip", "dependencies", n), each.text) for n, each in enumerate(spec.pip.dependencies) if each.url]
-    missing = [(path, name) for path, text in found if (name := unset(text, context.environ))]
-    if missing and not context.is_offline:
-        path, name = missing[0]
-        reason = (path, f"the login is in the variable {name}, which is not set", f"set {name} in the environment")
-        raise spec_error_of(request, [reason])
+    if context.is_offline:
+        return
+    found: list[tuple[KeyPath, str]] = []
+    for at, index in enumerate(spec.pip.index):
+        found.append((("pip", "index", at, "url"), index.url))
+    for at, requirement in enumerate(spec.pip.dependencies):
+        if requirement.url:
+            found.append((("pip", "dependencies", at), requirement.text))
+    for path, text in found:
+        if name := unset(text, context.environ):
+            reason = f"the login is in the variable {name}, which is not set"
+            raise spec_error_of(request, [(path, reason, f"set {name} in the environment")])
 
 
 def times_of(request: LockRequest, spec: Spec, old: Lock | None, started: datetime) -> tuple[datetime, datetime]:
@@ -114,10 +119,12 @@ def previous_lock(
     from envspec.operations.lock.previous import checked, cutoffs_of, versions_of
 
     reasons = check_lock(request, context.now()).reasons
-    found = [reason for reason in reasons if reason.why is Why.ENTRY]
-    for reason in found:
-        context.reporter.warning(f"{reason.text}: resolved again")
-    if any(not reason.fields for reason in found):
+    is_impossible = False
+    for reason in reasons:
+        if reason.why is Why.ENTRY:
+            context.reporter.warning(f"{reason.text}: resolved again")
+            is_impossible |= not reason.fields
+    if is_impossible:
         versions = versions_of(old)
         return PreviousLock(
             replace(cutoffs_of(old), decisions=(), base_image=None, platform_cuda=(), resolutions=versions)

@@ -17,7 +17,7 @@ from envspec.context import Context
 from envspec.facts import Facts
 from envspec.fetch.sources import commit_of, is_reachable, unreachable
 from envspec.io.tasks import run_interruptible
-from envspec.models import BaseImage, Commit, Lock, Package, PinnedDigest, Resolution, WheelFile
+from envspec.models import BaseImage, Commit, Lock, Package, PinnedDigest, Platform, PlatformCuda, Resolution, WheelFile
 from envspec.operations.lock.assemble import read_creation
 from envspec.operations.lock_state import BRIEF
 from envspec.operations.session import Session
@@ -64,9 +64,11 @@ async def _checked(lock: Lock, spec: Spec, facts: Facts, context: Context) -> tu
     async def verified(base: BaseImage | None) -> BaseImage | None:
         return base and replace(base, digests=tuple(await _digests(base, facts, context, unverified.append)))
 
-    own = tuple([replace(each, base_image=await verified(each.base_image)) for each in lock.platform_cuda])
+    own: list[PlatformCuda] = []
+    for each in lock.platform_cuda:
+        own.append(replace(each, base_image=await verified(each.base_image)))
     base = await verified(lock.base_image)
-    return replace(lock, commits=commits, base_image=base, platform_cuda=own), tuple(unverified)
+    return replace(lock, commits=commits, base_image=base, platform_cuda=tuple(own)), tuple(unverified)
 
 
 async def _commits(
@@ -100,11 +102,19 @@ async def _digests(
     base: BaseImage, facts: Facts, context: Context, report: Callable[[str], None]
 ) -> list[PinnedDigest]:
     """The digests that are right. Those that are missing are not looked up; of the spec's, their creation is."""
-    ours = base.repository == REPOSITORY
-    recorded = {each.platform: pinned_digest(base.tag, each.platform, facts) for each in base.digests if ours}
-    found = [each for each in base.digests if each.digest and each == recorded.get(each.platform)]
-    doubtful = [each for each in base.digests if each.digest and each.source != "spec" and each not in found]
-    dated = [each for each in base.digests if each.source == "spec" and each.created]
+    recorded: dict[Platform, PinnedDigest] = {}
+    found: list[PinnedDigest] = []
+    doubtful: list[PinnedDigest] = []
+    dated: list[PinnedDigest] = []
+    for each in base.digests:
+        if base.repository == REPOSITORY:
+            recorded[each.platform] = pinned_digest(base.tag, each.platform, facts)
+        if each.source == "spec" and each.created:
+            dated.append(each)
+        if each.digest and each == recorded.get(each.platform):
+            found.append(each)
+        elif each.digest and each.source != "spec":
+            doubtful.append(each)
     if not doubtful and not dated:
         return found
     async with Session(context, BRIEF) as session:
@@ -115,7 +125,8 @@ async def _digests(
         for each in doubtful:
             known = recorded.get(each.platform)
             right = await _digest(base, each, known.digest if known else None, registry, report)
-            found += [right] if right else []
+            if right:
+                found.append(right)
     return found
 
 

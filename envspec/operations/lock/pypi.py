@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
 
 from packaging.version import Version
 
@@ -13,7 +12,7 @@ from envspec.errors import NoSolution
 from envspec.models import Lock, Platform, Resolution, Target
 from envspec.names import normalised
 from envspec.operations.lock.attempts import Attempt, Attempts, Lines, Solution
-from envspec.operations.lock_state import LockState, PypiResult
+from envspec.operations.lock_state import LockState, PypiResult, keep_names, packages_in, pypi_names_of, rename
 from envspec.origins import INDEX_FAMILY
 from envspec.resolve.pypi.errors import UnusableSdists
 from envspec.resolve.pypi.index.selection import Sdists
@@ -42,7 +41,7 @@ class Pypi:
         self._provided = provided
         self._upgraded = tuple(upgraded)
         self._attempts = Attempts(state, targets, provided)
-        self._own = {normalised(name): at for name, at in state.own_times().items()}
+        self._own = rename(state.own_times(), normalised)
 
     def resolve(self) -> PypiResult:
         """What the cutoffs allow; with `--upgrade-package`, only what its names must move."""
@@ -74,8 +73,10 @@ class Pypi:
         state, own, base = self._state, self._own, self._state.base
         pinned = state.old if state.follows_old else None
         before = dict(pinned.package_as_of) if pinned is not None else {}
-        of_base = dict(base.package_as_of) if base is not None else {}
-        cutoffs = Cutoffs(state.as_of, {**before, **own, **of_base})
+        names = {**before, **own}
+        if base is not None:
+            names |= dict(base.package_as_of)
+        cutoffs = Cutoffs(state.as_of, names)
         if pinned is not None and self._upgraded:
             pinned, cutoffs = self._upgrade(pinned, cutoffs)
             if state.finds_times:
@@ -92,8 +93,7 @@ class Pypi:
             given = pins_of(self._targets, given, base.resolutions)
         found = self._with_old_versions(cutoffs, given, pins_of(self._targets, old))
         # The cutoff of a removed package must not apply when it is added again.
-        locked = names_of(found.resolutions)
-        times = {name: at for name, at in cutoffs.names.items() if name in locked}
+        times = keep_names(cutoffs.names, names_of(found.resolutions))
         for name in self._idle_overrides(found.resolutions):
             self._attempts.context.reporter.warning(
                 f"pip.overrides: {name} changes nothing: what locked packages require is the same without it"
@@ -105,12 +105,11 @@ class Pypi:
         idle = {each.requirement.name for each in self._state.spec.pip.overrides}
         for provided in self._provided.values():
             idle.difference_update(provided)
-        for package in (package for resolution in resolutions for package in resolution.packages):
+        for package in packages_in(resolutions):
             if any(by.replaces for by in package.required_by):
                 idle.discard(package.name)
             for text in package.removed:
-                requirement = parsed(text)
-                if requirement:
+                if requirement := parsed(text):
                     idle.discard(normalised(requirement.name))
         return sorted(idle)
 
@@ -169,9 +168,11 @@ class Pypi:
         Builds of the torch family have the same version under different labels, and from different indexes: no
         resolver prefers one for the sake of the other.
         """
-        different = [lines for at, lines in enumerate(tries) if lines not in tries[:at]]
-        useful = [lines for lines in different if any(lines.values())]
-        return [*(replace(attempt, lines=lines) for lines in useful), attempt]
+        attempts: list[Attempt] = []
+        for at, lines in enumerate(tries):
+            if lines not in tries[:at] and any(lines.values()):
+                attempts.append(replace(attempt, lines=lines))
+        return [*attempts, attempt]
 
     @property
     def _extensions(self) -> set[str]:
@@ -186,7 +187,9 @@ class Pypi:
 
     def _usual_lines(self, given: Sequence[Resolution]) -> list[Lines]:
         """Pins of the torch family to try: those of a variant's base, else those that the spec prefers."""
-        return [_lines_of(given, INDEX_FAMILY)] if self._state.base is not None else self._preferred_lines(given)
+        if self._state.base is not None:
+            return [_lines_of(given, INDEX_FAMILY)]
+        return self._preferred_lines(given)
 
     def _preferred_lines(self, pins: Sequence[Resolution]) -> list[Lines]:
         """The best ones first, if torch is among them; not of what is pinned."""
@@ -194,8 +197,10 @@ class Pypi:
         lines: list[str] = []
         torch: list[str] = []
         for preference in self._state.spec.pip.prefer:
+            if preference.name not in family:
+                continue
             marker = f"; {preference.marker}" if preference.marker else ""
-            for each in preference.specifier if preference.name in family else ():
+            for each in preference.specifier:
                 line = f"{preference.name}=={Version(each.version).public}{marker}"
                 lines.append(line)
                 if preference.name == "torch":
@@ -211,21 +216,20 @@ class Pypi:
         Everything may move up to now; what can stay stays.
         """
         state, names = self._state, self._upgraded
-        required = {requirement.name for requirement in state.spec.pip.dependencies}
-        # What was added to the spec is no part of the upgrade; torch's build is chosen again only for its family.
+        required = pypi_names_of(state.spec)
+        # What was added to the spec is no part of the upgrade.
         still = dict.fromkeys(required - names_of(old.resolutions) - set(names), kept.as_of)
-        family = {"torch": state.newest} if set(names) & set(INDEX_FAMILY) else {}
-        aged = {normalised(name): at for name, at in state.aged_times().items()}
-        cutoffs = Cutoffs(kept.as_of, {**still, **family, **aged}, others=state.newest)
+        aged = rename(state.aged_times(), normalised)
+        limits = dict(still)
+        if not set(names).isdisjoint(INDEX_FAMILY):
+            # torch's build is chosen again only for its family.
+            limits["torch"] = state.newest
+        cutoffs = Cutoffs(kept.as_of, {**limits, **aged}, others=state.newest)
         new = self._moved(Attempt(cutoffs, old.resolutions, movable=names)).resolutions
-        times: dict[str, datetime] = dict.fromkeys(moved_pypi(old.resolutions, new), state.newest)
-        locked = names_of(new)
-        own = {
-            name: at
-            for name, at in {**kept.names, **times, **aged, **still}.items()
-            if name in locked and at != kept.as_of
-        }
-        return replace(old, resolutions=new), replace(kept, names=own)
+        moved = dict.fromkeys(moved_pypi(old.resolutions, new), state.newest)
+        times = keep_names({**kept.names, **moved, **aged, **still}, names_of(new))
+        later = {name: at for name, at in times.items() if at != kept.as_of}
+        return replace(old, resolutions=new), replace(kept, names=later)
 
     def _moved(self, attempt: Attempt) -> Solution:
         """With newer releases of all names that may move, else of as many of them as fit together.
@@ -237,7 +241,7 @@ class Pypi:
             return self._attempts.first([replace(attempt, newer=attempt.movable)])
         newer: list[str] = []
         found: Solution | None = None
-        for name in attempt.movable if len(attempt.movable) > 1 else ():
+        for name in attempt.movable:
             if len(newer) + 1 == len(attempt.movable):
                 break
             with suppress(Unsolvable):
@@ -250,6 +254,9 @@ def _lines_of(pins: Sequence[Resolution], names: Collection[str]) -> Lines:
     """The releases of some packages on each platform, whatever their builds."""
     found: dict[Platform, list[str]] = {}
     for part in pins:
-        named = [each for each in part.packages if each.name in names]
-        found[part.target.platform] = [f"{each.name}=={Version(each.version).public}" for each in named]
+        lines: list[str] = []
+        for each in part.packages:
+            if each.name in names:
+                lines.append(f"{each.name}=={Version(each.version).public}")
+        found[part.target.platform] = lines
     return found

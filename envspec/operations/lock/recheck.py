@@ -100,4 +100,5 @@ def mismatches(expected: Expected, spec: Spec, facts: Facts) -> Iterator[str]:
 
             request_of_conda = conda_request(spec, platform, facts, Cutoffs(expected.lock.as_of, {}), (), ())
             texts += conda_mismatches(part, expected.lock.channels, request_of_conda.requirements)
-        yield from (f"{platform.value}: {text}" for text in texts)
+        for text in texts:
+            yield f"{platform.value}: {text}"

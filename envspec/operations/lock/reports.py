@@ -7,8 +7,8 @@ from typing import Final
 
 from envspec.context import Context
 from envspec.lockfile.toml_writer import time_text
-from envspec.models import Lock, Unbuilt
-from envspec.operations.lock_state import LockRequest, LockState, Upgrade
+from envspec.models import CondaPackage, Lock, Package, Unbuilt
+from envspec.operations.lock_state import LockRequest, LockState, Upgrade, conda_in, packages_in
 from envspec.reasons import words
 from envspec.resolve.upgrade import moved_names
 
@@ -51,7 +51,10 @@ def _report_unmoved(state: LockState, made: Lock) -> None:
 
 def _report_moved(lock: Lock, request: LockRequest, context: Context) -> None:
     """Warn of versions that moved although nothing in the spec itself excludes the old ones, with the reasons."""
-    lines = dict.fromkeys(f"\n  {text}" for part in lock.resolutions for text in part.moved)
+    lines: dict[str, None] = {}
+    for part in lock.resolutions:
+        for text in part.moved:
+            lines[f"\n  {text}"] = None
     # A variant follows the spec's own lock, and moves with it.
     if lines and not request.variant:
         context.reporter.warning(f"moved although the spec allows the locked versions:{''.join(lines)}")
@@ -59,9 +62,11 @@ def _report_moved(lock: Lock, request: LockRequest, context: Context) -> None:
 
 def _report_preferred(lock: Lock, context: Context) -> None:
     """Warn of the versions that the spec prefers and the lock does not have, with the reasons."""
-    found = [(each.name, each.preferred) for part in lock.resolutions for each in part.conda]
-    found += [(each.name, each.preferred) for part in lock.resolutions for each in part.packages]
-    lines = dict.fromkeys(f"\n  {name} {each.version}: {words(each.why)}" for name, each in found if each is not None)
+    lines: dict[str, None] = {}
+    packages: list[CondaPackage | Package] = [*conda_in(lock.resolutions), *packages_in(lock.resolutions)]
+    for package in packages:
+        if (each := package.preferred) is not None:
+            lines[f"\n  {package.name} {each.version}: {words(each.why)}"] = None
     if lines:
         context.reporter.warning(f"not locked although the spec prefers them:{''.join(lines)}")
 
@@ -69,7 +74,7 @@ def _report_preferred(lock: Lock, context: Context) -> None:
 def _report_unbuilt(lock: Lock, context: Context) -> None:
     """Warn of the sdists that are locked without a build."""
     found: dict[Unbuilt, dict[str, None]] = {}
-    for package in (each for part in lock.resolutions for each in part.packages):
+    for package in packages_in(lock.resolutions):
         if package.unbuilt:
             found.setdefault(package.unbuilt, {})[f"{package.name} {package.version}"] = None
     lines = [f"\n  {unbuilt.described}: {', '.join(names)}" for unbuilt, names in found.items()]

@@ -9,7 +9,7 @@ from envspec.errors import UsageError
 from envspec.models import Lock, Resolution, Target
 from envspec.names import normalised
 from envspec.operations.lock.inputs import spec_error_of
-from envspec.operations.lock_state import CondaResult, LockRequest, LockState, PypiResult, Resolved
+from envspec.operations.lock_state import CondaResult, LockRequest, LockState, PypiResult, Resolved, pypi_names_of
 from envspec.resolve.types import RefusedLines
 from envspec.resolve.upgrade import names_in_conda
 from envspec.spec import Spec
@@ -44,7 +44,7 @@ def resolve(state: LockState) -> Resolved:
         from envspec.operations.lock.base_packages import pythons_of, with_beneath
 
         state = with_beneath(state)
-        given = pythons_of(state.beneath, state.spec)
+        given = pythons_of(state.beneath.found, state.spec)
     of_conda = names_in_conda(state.upgraded, state.old, conda_names_of(state.spec))
     conda = _conda(state, of_conda)
     targets, decisions = targets_of(state.spec, state.facts, state.as_of, conda.pythons, given)
@@ -85,10 +85,15 @@ def _pypi(state: LockState, targets: Sequence[Target], conda: CondaResult, upgra
 
 
 def names_required(spec: Spec) -> set[str]:
-    return {requirement.name for requirement in spec.pip.dependencies} | conda_names_of(spec)
+    return pypi_names_of(spec) | conda_names_of(spec)
 
 
 def conda_names_of(spec: Spec) -> set[str]:
     """The conda packages that the spec requires, normalised."""
-    required = [text for platform in spec.env.platforms if spec.conda for text in spec.conda.dependencies_on(platform)]
-    return {normalised(name_of(text)) for text in required}
+    names: set[str] = set()
+    if spec.conda is None:
+        return names
+    for platform in spec.env.platforms:
+        for text in spec.conda.dependencies_on(platform):
+            names.add(normalised(name_of(text)))
+    return names

@@ -53,6 +53,7 @@ from envspec.resolve.pypi.request import indexes_of
 from envspec.resolve.pypi.resolve import TargetRequest
 from envspec.resolve.pypi.resolver import PassedOver
 from envspec.resolve.types import Release, required_by
+from envspec.resolve.upgrade import names_of
 
 #: How many of a project's releases have to state the truth until its older ones are believed.
 _BELIEVED: Final = 3
@@ -64,9 +65,11 @@ _MOST_VERIFIED: Final = 30
 class _Known:
     """What is known of one target's releases.
 
-    wheels: with the digests of their RECORDs. metadata: of wheels that state something else than their sdists.
-    excluded: why a release cannot be built. compiled: what is left to a compiler. unbuilt: what nothing confines the
-    build of, with where its requirements are from.
+    wheels: with the digests of their RECORDs.
+    metadata: of wheels that state something else than their sdists.
+    excluded: why a release cannot be built.
+    compiled: what is left to a compiler.
+    unbuilt: what nothing confines the build of, with where its requirements are from.
     """
 
     wheels: dict[Release, tuple[BuiltWheel, str | None]] = field(default_factory=dict)
@@ -111,14 +114,31 @@ class _Building:
     async def unbuilt(self, package: Package, target: Target) -> UnbuiltSdist:
         """The package for a message."""
         view, own = self.views[target], Version(package.version)
-        files = (await view.selection(package.name)).files.values()
-        found = {
-            version_of(file.filename) for file in files if view.rank(file.filename) is not None and not file.yanked
-        }
-        with_wheels = sorted(version for version in found if version and not version.is_prerelease)
-        beside = [*[each for each in with_wheels if each < own][-1:], *[each for each in with_wheels if each > own][:1]]
+        with_wheels: set[Version] = set()
+        for file in (await view.selection(package.name)).files.values():
+            version = version_of(file.filename)
+            is_wheel = view.rank(file.filename) is not None and not file.yanked
+            if is_wheel and version and not version.is_prerelease:
+                with_wheels.add(version)
+        older = sorted(version for version in with_wheels if version < own)
+        newer = sorted(version for version in with_wheels if version > own)
+        nearest = tuple(map(str, older[-1:] + newer[:1]))
         needs = tuple(required_by(package.required_by))
-        return UnbuiltSdist(package.name, package.version, target.platform.value, needs, tuple(map(str, beside)))
+        return UnbuiltSdist(package.name, package.version, target.platform.value, needs, nearest)
+
+
+@dataclass(slots=True)
+class _Problems:
+    """The sdists of one round that can't be locked.
+
+    refused: that may not be built, or not by a compiler.
+    failed: whose builds failed.
+    silent: that nothing confines the build of, and that do not state what their wheels require.
+    """
+
+    refused: list[UnbuiltSdist] = field(default_factory=list)
+    failed: list[tuple[UnbuiltSdist, WheelBuildFailed]] = field(default_factory=list)
+    silent: list[tuple[UnbuiltSdist, NoConfinement]] = field(default_factory=list)
 
 
 class SdistBuilds:
@@ -132,7 +152,11 @@ class SdistBuilds:
 
     def usable(self) -> set[str]:
         """The names of the sdists that have been built, or are locked unbuilt."""
-        return {name for known in self._known.values() for name, _ in (*known.wheels, *known.unbuilt)}
+        names: set[str] = set()
+        for known in self._known.values():
+            for name, _ in (*known.wheels, *known.unbuilt):
+                names.add(name)
+        return names
 
     def with_build_results(self, request: TargetRequest) -> TargetRequest:
         """The request, with what the builds have shown."""
@@ -164,83 +188,104 @@ class SdistBuilds:
             UnfitMachine: there is no Python for builds. NetworkError: an sdist or what its build requires is not
             available.
         """
-        pip, new = self._state.spec.pip, list(self._new(resolutions))
-        refused: list[UnbuiltSdist] = []
-        failed: list[tuple[UnbuiltSdist, WheelBuildFailed]] = []
-        silent: list[tuple[UnbuiltSdist, NoConfinement]] = []
+        problems = _Problems()
+        has_torch = "torch" in names_of(resolutions)
         async with self._building(requests) as building:
-            refused += [await building.unbuilt(*each) for each in new if not self._may_try(each[0].name)]
+            to_try: list[tuple[Package, Target]] = []
+            for package, target in self._new(resolutions):
+                if self._may_try(package.name):
+                    to_try.append((package, target))
+                else:
+                    problems.refused.append(await building.unbuilt(package, target))
 
-            async def one(package: Package, target: Target) -> bool:
-                """Whether the sdist is what the resolver took it for."""
-                sdist, known = await building.listed(target, package.name, package.file.filename), self._known[target]
-                # What is built beside torch is left until the lock is complete, and an extension that fails without it.
-                may_compile = pip.build.may_compile(package.name)
-                if may_compile and package.name in self._state.spec.build:
-                    known.compiled.add(sdist.release)
-                    return True
+            async def is_right(package: Package, target: Target) -> bool:
+                sdist = await building.listed(target, package.name, package.file.filename)
                 try:
-                    return await self._build(sdist, building)
+                    return self._is_left(sdist) or await self._build(sdist, building)
                 except NoConfinement as error:
-                    silent.extend([(each, error) for each in await self._leave_unbuilt(package, sdist, building)])
+                    if not await self._leave_unbuilt(sdist, building):
+                        problems.silent.append((await building.unbuilt(package, target), error))
                 except WheelBuildFailed as error:
-                    compiler = error.reason if isinstance(error, NeedsCompiler) else ""
-                    is_extension = self._state.facts.extension(package.name, package.version) is not None
-                    if compiler and not may_compile:
-                        refused.append(replace(await building.unbuilt(package, target), error=compiler))
-                    elif compiler == REQUIRES_TORCH and not is_extension and _have_torch(resolutions):
-                        why = f"{compiler}, and would get another one than the lock's"
-                        other = WheelBuildFailed(error.of, why, hint=torch_hint([package.name]))
-                        failed.append((await building.unbuilt(package, target), other))
-                    elif may_compile and (compiler or is_extension):
-                        known.compiled.add(sdist.release)
-                    elif reason := error.python_error:
-                        why = f"cannot be built for Python {target.python.series} (its build reports: {reason})"
-                        known.excluded[sdist.release] = why
-                        return False
-                    else:
-                        failed.append((await building.unbuilt(package, target), error))
+                    unbuilt = await building.unbuilt(package, target)
+                    return self._judge(error, sdist, unbuilt, problems, has_torch=has_torch)
                 return True
 
-            tasks = (one(package, target) for package, target in new if self._may_try(package.name))
+            tasks = (is_right(package, target) for package, target in to_try)
             if not all(await gather_or_cancel(tasks, self._state.context.jobs)):
                 # What cannot be built may not be chosen again.
                 return False
-        await self._refuse(requests, resolutions, refused, failed)
-        _refuse_silent(silent)
+        await self._refuse(requests, resolutions, problems)
+        _refuse_silent(problems.silent)
         return True
 
-    async def _leave_unbuilt(self, package: Package, sdist: _Sdist, building: _Building) -> list[UnbuiltSdist]:
-        """Note an sdist that nothing confines the build of; return it if it does not state what its wheel requires."""
+    def _is_left(self, sdist: _Sdist) -> bool:
+        """Note an sdist that is built beside torch: that is left until the lock is complete."""
+        spec = self._state.spec
+        is_left = spec.pip.build.may_compile(sdist.name) and sdist.name in spec.build
+        if is_left:
+            self._known[sdist.target].compiled.add(sdist.release)
+        return is_left
+
+    def _judge(
+        self, error: WheelBuildFailed, sdist: _Sdist, unbuilt: UnbuiltSdist, problems: _Problems, *, has_torch: bool
+    ) -> bool:
+        """Note a build that failed, as a problem unless the sdist can be left to a compiler, or not be chosen again.
+
+        Returns whether the sdist is what the resolver took it for.
+        """
+        known = self._known[sdist.target]
+        may_compile = self._state.spec.pip.build.may_compile(sdist.name)
+        compiler = error.reason if isinstance(error, NeedsCompiler) else ""
+        is_extension = self._state.facts.extension(sdist.name, unbuilt.version) is not None
+        if compiler and not may_compile:
+            problems.refused.append(replace(unbuilt, error=compiler))
+        elif compiler == REQUIRES_TORCH and not is_extension and has_torch:
+            why = f"{compiler}, and would get another one than the lock's"
+            other = WheelBuildFailed(error.of, why, hint=torch_hint([sdist.name]))
+            problems.failed.append((unbuilt, other))
+        elif may_compile and (compiler or is_extension):
+            # An extension may fail without torch.
+            known.compiled.add(sdist.release)
+        elif reason := error.python_error:
+            series = sdist.target.python.series
+            known.excluded[sdist.release] = f"cannot be built for Python {series} (its build reports: {reason})"
+            return False
+        else:
+            problems.failed.append((unbuilt, error))
+        return True
+
+    async def _leave_unbuilt(self, sdist: _Sdist, building: _Building) -> bool:
+        """Note an sdist that nothing confines the build of; False if it does not state what its wheel requires."""
         known = self._known[sdist.target]
         content = await building.client.content(sdist.index, sdist.file)
         name, version = sdist.name, str(sdist.release[1])
         source = await asyncio.to_thread(source_of_metadata, content, sdist.file.filename, name, version)
         if source is None:
-            return [await building.unbuilt(package, sdist.target)]
+            return False
         if self._state.spec.pip.build.may_compile(sdist.name):
             known.compiled.add(sdist.release)
         else:
             known.unbuilt[sdist.release] = source
-        return []
+        return True
 
     async def _refuse(
-        self,
-        requests: Sequence[TargetRequest],
-        resolutions: Sequence[Resolution],
-        refused: Sequence[UnbuiltSdist],
-        failures: Sequence[tuple[UnbuiltSdist, WheelBuildFailed]],
+        self, requests: Sequence[TargetRequest], resolutions: Sequence[Resolution], problems: _Problems
     ) -> None:
         """Raise the error for all sdists that may not be built, and those whose builds failed, if there are any."""
-        if not (refused or failures):
+        refused = problems.refused
+        if not (refused or problems.failed):
             return
-        sorted_failures = sorted(failures, key=lambda each: each[1].message)
-        failed = [sdist for sdist, _ in sorted_failures]
-        lines = [f"{sdist.described()}{error.message.removeprefix(error.of)}" for sdist, error in sorted_failures]
+        failed: list[UnbuiltSdist] = []
+        errors: list[WheelBuildFailed] = []
+        lines: list[str] = []
+        for sdist, error in sorted(problems.failed, key=lambda each: each[1].message):
+            failed.append(sdist)
+            errors.append(error)
+            lines.append(f"{sdist.described()}{error.message.removeprefix(error.of)}")
         lines += _warnings_about([*refused, *failed], resolutions)
-        hints = [*_hints([error for _, error in sorted_failures]), *self._gpu_hints(requests, refused)]
+        hints = [*_hints(errors), *self._gpu_hints(requests, refused)]
         beside = sorted({each.name for each in refused if each.error == REQUIRES_TORCH})
-        if beside and _have_torch(resolutions):
+        if beside and "torch" in names_of(resolutions):
             hints.append(torch_hint(beside))
         if not refused:
             raise UnusableSdists("\n".join(lines), failed, "\n  and ".join(hints))
@@ -257,7 +302,9 @@ class SdistBuilds:
     def _may_try(self, name: str) -> bool:
         """Whether an sdist may be built to see what it needs; of extensions it is known that it is torch and nvcc."""
         allowed = self._state.spec.pip.build
-        return allowed.may_compile(name) if self._is_extension(name) else allowed.may_build(name)
+        if self._is_extension(name):
+            return allowed.may_compile(name)
+        return allowed.may_build(name)
 
     def _is_extension(self, name: str) -> bool:
         row = self._state.facts.extension(name)
@@ -265,16 +312,22 @@ class SdistBuilds:
 
     def _gpu_hints(self, requests: Iterable[TargetRequest], refused: Iterable[UnbuiltSdist]) -> Iterator[str]:
         """What to do if extensions are to be built beside a torch for CUDA, for GPUs that the spec does not name."""
-        targets = (each.rules.extensions for each in requests)
-        is_open_to_all = any(each.variant != "cpu" and not each.gpus for each in targets)
-        if is_open_to_all and any(self._is_extension(each.name) or each.error == REQUIRES_TORCH for each in refused):
-            yield f"name the GPUs to compile for, such as:\n    {GPUS_LINES}"
+        if not any(self._is_extension(each.name) or each.error == REQUIRES_TORCH for each in refused):
+            return
+        for each in requests:
+            extensions = each.rules.extensions
+            if extensions.variant != "cpu" and not extensions.gpus:
+                yield f"name the GPUs to compile for, such as:\n    {GPUS_LINES}"
+                return
 
     async def _elsewhere(self, requests: Sequence[TargetRequest], refused: Sequence[UnbuiltSdist]) -> str:
         """Where there are wheels of these projects."""
-        named = [self._state.facts.misnamed.get(each.name) for each in refused]
-        others = list(dict.fromkeys(row.hint for row in named if row and row.sdists))
-        return "\n  or ".join(filter(None, (*others, await self._of_extensions(requests, refused))))
+        hints: dict[str, None] = {}
+        for each in refused:
+            row = self._state.facts.misnamed.get(each.name)
+            if row and row.sdists:
+                hints[row.hint] = None
+        return "\n  or ".join(filter(None, (*hints, await self._of_extensions(requests, refused))))
 
     async def _of_extensions(self, requests: Sequence[TargetRequest], refused: Sequence[UnbuiltSdist]) -> str:
         """Where there are wheels of the extensions among these sdists."""
@@ -295,8 +348,11 @@ class SdistBuilds:
         Raises:
             UnfitMachine, NetworkError: as `build`.
         """
-        doubtful = [each for each in _newest(passed_over) if self._may_try(each.name)]
-        new = [each for each in doubtful if each not in self._verified][:_MOST_VERIFIED]
+        new: list[PassedOver] = []
+        for each in _newest(passed_over):
+            if self._may_try(each.name) and each not in self._verified:
+                new.append(each)
+        new = new[:_MOST_VERIFIED]
         self._verified.update(new)
         async with self._building(requests) as building:
 
@@ -341,11 +397,10 @@ class SdistBuilds:
         metadata = await asyncio.to_thread(metadata_of, made.path, sdist.name)
         stated = (await building.client.metadata(sdist.index, sdist.file)).body
         # What is recorded stays, even if this machine's build gives other bytes.
-        known.wheels[sdist.release] = (
-            (recorded.built, recorded.record_sha256)
-            if recorded and recorded.built
-            else (made.wheel, await asyncio.to_thread(record_digest, made.path))
-        )
+        if recorded and recorded.built:
+            known.wheels[sdist.release] = recorded.built, recorded.record_sha256
+        else:
+            known.wheels[sdist.release] = made.wheel, await asyncio.to_thread(record_digest, made.path)
         is_same = requirements_in(metadata) == requirements_in(stated)
         if not is_same:
             known.metadata[sdist.release] = metadata
@@ -355,8 +410,8 @@ class SdistBuilds:
         if recorded is None or recorded.built is None:
             return None
         paths = await find_built([recorded], self._state.context.without_progress())
-        sha256 = recorded.built.sha256
-        return CachedWheel(recorded.built, paths[sha256]) if sha256 in paths else None
+        path = paths.get(recorded.built.sha256)
+        return CachedWheel(recorded.built, path) if path else None
 
     def _wanted(self, sdist: _Sdist, building: _Building) -> BuildRequest:
         state = self._state
@@ -401,22 +456,21 @@ def _warnings_about(sdists: Iterable[UnbuiltSdist], resolutions: Iterable[Resolu
     """The warnings about sdists that are years old."""
     releases = {(each.name, str(each.version)) for each in sdists}
     found: list[str] = []
-    for warning in (warning for part in resolutions for warning in part.warnings):
-        values = dict(warning.values)
-        if warning.code == "years-old" and (values["package"], values["version"]) in releases:
-            found.append(str(warning))
+    for part in resolutions:
+        for warning in part.warnings:
+            values = dict(warning.values)
+            if warning.code == "years-old" and (values["package"], values["version"]) in releases:
+                found.append(str(warning))
     return found
-
-
-def _have_torch(resolutions: Iterable[Resolution]) -> bool:
-    return any(each.name == "torch" for part in resolutions for each in part.packages)
 
 
 def _hints(failed: Sequence[WheelBuildFailed]) -> list[str]:
     """What to do about failed builds; placeholders of one index together."""
     names: dict[str, list[str]] = defaultdict(list)
+    others: dict[str, None] = {}
     for error in failed:
         if isinstance(error, IsPlaceholder):
             names[error.url].append(error.name)
-    others = (error.hint for error in failed if error.hint and not isinstance(error, IsPlaceholder))
-    return [*dict.fromkeys(others), *(index_hint(url, of_index) for url, of_index in names.items())]
+        elif error.hint:
+            others[error.hint] = None
+    return [*others, *(index_hint(url, of_index) for url, of_index in names.items())]

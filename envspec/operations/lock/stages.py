@@ -16,7 +16,7 @@ from envspec.lockfile.folder import folder_changes, read_lock
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Lock
 from envspec.operations.lock.cache import check_owner, key_of, lock_of, remember, remember_ours
-from envspec.operations.lock.complete import lock_files
+from envspec.operations.lock.complete import lock_files, unknown_digests
 from envspec.operations.lock.expected import expected_lock
 from envspec.operations.lock.gpus import check_cuda
 from envspec.operations.lock.inputs import check_logins, document_of, for_variant, parse, previous_lock, times_of
@@ -24,7 +24,8 @@ from envspec.operations.lock.recheck import mismatches
 from envspec.operations.lock.reports import report, report_fixed
 from envspec.operations.lock.resolve import assembled
 from envspec.operations.lock.upgrade import upgraded, upgraded_text, with_known_names
-from envspec.operations.lock_state import Compiled, LockRequest, LockState
+from envspec.operations.lock_state import Compiled, LockRequest, LockState, conda_in, packages_in
+from envspec.resolve.upgrade import names_of
 from envspec.spec import RequirementKind, Spec
 from envspec.spec.load import read_text
 from envspec.spec.logins import login_warnings
@@ -51,8 +52,7 @@ def preview(request: LockRequest, new: Compiled) -> LockPreview:
     diff = None
     with suppress(StaleLock, UsageError):
         diff = diff_locks(read_lock(request.directory), made)
-    names = {each.name for part in made.resolutions for each in part.packages}
-    names |= {each.name for part in made.resolutions for each in part.conda}
+    names = names_of(made.resolutions) | {each.name for each in conda_in(made.resolutions)}
     return LockPreview(changed, diff, len(names))
 
 
@@ -66,9 +66,11 @@ def compiled(
     text: the spec's, if it is not to be the request's or its file's.
     """
     started = context.now().replace(microsecond=0)
-    written = base.new_text if base and base.new_text else read_text(request.spec_path)
-    new_text = text if text is not None else request.text
-    text = written if new_text is None or base else new_text
+    written = (base.new_text if base else None) or read_text(request.spec_path)
+    new_text = request.text if text is None else text
+    text = written
+    if new_text is not None and base is None:
+        text = new_text
     if not request.variant:
         text = upgraded_text(text, request, started)
     whole = parse(text, request, started)
@@ -81,7 +83,9 @@ def compiled(
         context.reporter.warning(warning)
     warnings: list[str] = []
     context = _recording(context, warnings).with_spec(spec.registry.mirrors, unconfined=not spec.pip.build.sandbox)
-    key = key_of(request, before, context.environ, base) if new_text is None and request.is_plain else None
+    key = None
+    if new_text is None and request.is_plain:
+        key = key_of(request, before, context.environ, base)
     facts = load_facts(spec.facts.tables())
     check_cuda(spec, facts, request.spec_path, request.variant, request.text)
     with closing(Store(context.cache)) as store:
@@ -122,9 +126,9 @@ def _is_repeatable(lock: Lock, spec: Spec) -> bool:
     moving = RequirementKind.GIT, RequirementKind.LOCAL
     if any(each.kind in moving for each in spec.pip.dependencies):
         return False
-    if any(pinned.digest is None for image in lock.base_images for pinned in image.digests):
+    if any(map(unknown_digests, lock.base_images)):
         return False
-    return not any(package.unbuilt for part in lock.resolutions for package in part.packages)
+    return not any(package.unbuilt for package in packages_in(lock.resolutions))
 
 
 def _recording(context: Context, warnings: list[str]) -> Context:

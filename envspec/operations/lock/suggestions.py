@@ -13,7 +13,7 @@ from envspec.base_image.cuda import read_pins
 from envspec.context import Context, Step
 from envspec.facts import Facts
 from envspec.models import Resolution
-from envspec.operations.lock_state import is_to_build
+from envspec.operations.lock_state import is_to_build, packages_in, pypi_names_of
 from envspec.resolve.pypi.errors import UnbuiltSdist, bounds_in, words_of
 from envspec.resolve.pypi.index.selection import Sdists
 from envspec.resolve.pypi.resolve import TargetRequest
@@ -50,19 +50,25 @@ def loosened(message: str, spec: Spec, tried: Tried, context: Context) -> Iterat
     message: of the error, which names them.
     """
     named = words_of(message)
-    bounded = [each for each in (*spec.pip.dependencies, *spec.pip.constraints) if each.specifier]
-    for name in list(dict.fromkeys(each.name for each in bounded if each.name in named))[:_TRIES]:
+    lines: dict[str, list[str]] = {}
+    for each in (*spec.pip.dependencies, *spec.pip.constraints):
+        if each.specifier and each.name in named:
+            lines.setdefault(each.name, []).append(quoted(str(each)))
+    for name in list(lines)[:_TRIES]:
         context.reporter.progress(Step("looking for requirements to loosen", of=name))
         update = {
             "dependencies": tuple(_unbounded(each, name) for each in spec.pip.dependencies),
             "constraints": tuple(each for each in spec.pip.constraints if each.name != name),
         }
-        parts = tried(update)
-        versions = dict.fromkeys(each.version for part in parts for each in part.packages if each.name == name)
-        if versions:
-            *others, last = dict.fromkeys(quoted(str(each)) for each in bounded if each.name == name)
-            lines = f"the lines {', '.join(others)} and {last} together" if others else last
-            yield f"{lines} (without {'them' if others else 'it'}, {name} {' and '.join(versions)} is chosen)"
+        versions = dict.fromkeys(each.version for each in packages_in(tried(update)) if each.name == name)
+        if not versions:
+            continue
+        chosen = f"{name} {' and '.join(versions)} is chosen"
+        *others, last = dict.fromkeys(lines[name])
+        if others:
+            yield f"the lines {', '.join(others)} and {last} together (without them, {chosen})"
+        else:
+            yield f"{last} (without it, {chosen})"
 
 
 def overriding(message: str, spec: Spec, tried: Tried) -> str:
@@ -71,16 +77,20 @@ def overriding(message: str, spec: Spec, tried: Tried) -> str:
 
     message: of the error. Libraries of another major version do not replace each other.
     """
-    bounds = bounds_in(message) if "torch" in words_of(message) else {}
-    pinned = [each for each in spec.pip.dependencies if each.name.startswith("nvidia-") and each.name in bounds]
-    newer = [each for each in pinned if _is_newer(str(each.specifier), bounds[each.name])]
-    rows = [{"requirement": f"{each.name}{each.specifier}", "reason": "tried"} for each in newer]
-    added = tuple(map(Override.model_validate, rows))
+    if "torch" not in words_of(message):
+        return ""
+    bounds = bounds_in(message)
+    added: list[Override] = []
+    for each in spec.pip.dependencies:
+        is_bounded = each.name.startswith("nvidia-") and each.name in bounds
+        if is_bounded and _is_newer(str(each.specifier), bounds[each.name]):
+            row = {"requirement": f"{each.name}{each.specifier}", "reason": "tried"}
+            added.append(Override.model_validate(row))
     if not added or not tried({"overrides": (*spec.pip.overrides, *added)}):
         return ""
     items = [f'{{ requirement = {quoted(str(each.requirement))}, reason = "..." }}' for each in added]
-    line = f"overrides = [{', '.join(items)}]"
-    return f"to replace what torch requires, {'extend' if spec.pip.overrides else 'add to'} [pip]: {line}"
+    verb = "extend" if spec.pip.overrides else "add to"
+    return f"to replace what torch requires, {verb} [pip]: overrides = [{', '.join(items)}]"
 
 
 def _is_newer(pin: str, bounds: Iterable[str]) -> bool:
@@ -88,8 +98,11 @@ def _is_newer(pin: str, bounds: Iterable[str]) -> bool:
     if not _PIN.fullmatch(pin):
         return False
     own = Version(pin.removeprefix("=="))
-    others = [Version(each.removeprefix("==")) for each in bounds if _PIN.fullmatch(each)]
-    return any(each < own and each.major == own.major for each in others)
+    for bound in filter(_PIN.fullmatch, bounds):
+        other = Version(bound.removeprefix("=="))
+        if other < own and other.major == own.major:
+            return True
+    return False
 
 
 def with_wheels(sdists: Sequence[UnbuiltSdist], spec: Spec, tried: Tried, built: Collection[str]) -> str:
@@ -103,14 +116,15 @@ def with_wheels(sdists: Sequence[UnbuiltSdist], spec: Spec, tried: Tried, built:
         # The nearest older one goes before the nearest newer one; those with labels are for another torch.
         nearest = next((version for version in each.wheels if "+" not in version), "")
         if nearest and each.name not in pinned:
-            is_older = Version(nearest) < Version(each.version)
-            bounds[each.name] = f"{each.name}{'<=' if is_older else '>='}{nearest}"
+            operator = "<=" if Version(nearest) < Version(each.version) else ">="
+            bounds[each.name] = f"{each.name}{operator}{nearest}"
         else:
             allowed.add(each.name)
     if not bounds or not _usable(_constrained(bounds.values(), spec, tried), {*allowed, *built}):
         return ""
     lines = [_constraints_line(bounds.values(), spec)]
-    lines += [f"build.packages = [{', '.join(map(quoted, sorted(allowed)))}]"] if allowed else []
+    if allowed:
+        lines.append(f"build.packages = [{', '.join(map(quoted, sorted(allowed)))}]")
     return "\n    ".join(["select other releases, which have wheels, in [pip]:", *lines])
 
 
@@ -122,44 +136,61 @@ def newer_releases(found: Sequence[Resolution], spec: Spec, tried: Tried, built:
     looked for, and what the spec names is bounded to them. built: as in `with_wheels`.
     """
     floors: dict[str, Version] = {}
-    held_back = {each.name for part in found for each in part.held_back}
-    for each in (held for part in found for held in part.held_back if held.since):
-        since = Version(each.since)
-        if each.name in _beside_torch(found):
-            floors[each.name] = min(floors.get(each.name, since), since)
+    beside_torch = _beside_torch(found)
+    for part in found:
+        for each in part.held_back:
+            if each.since and each.name in beside_torch:
+                since = Version(each.since)
+                floors[each.name] = min(floors.get(each.name, since), since)
     if not floors:
         return ""
     allowed = {*spec.pip.build.packages, *built}
     bounds = [f"{name}>={since}" for name, since in sorted(floors.items())]
     parts = _constrained(bounds, spec, tried)
     if parts and not _usable(parts, allowed):
-        with_wheels_only = _constrained(bounds, spec, tried, Sdists.NONE)
-        bounds += _ceilings(found, with_wheels_only, spec)
-        parts = _constrained(bounds, spec, tried) if with_wheels_only else ()
-    still = {each.name for part in parts for each in part.held_back}
-    if not _usable(parts, allowed) or not still <= held_back - floors.keys():
+        parts = _constrained(bounds, spec, tried, Sdists.NONE)
+        if parts:
+            bounds += _ceilings(found, parts, spec)
+            parts = _constrained(bounds, spec, tried)
+    if not _usable(parts, allowed) or not _held_back(parts) <= _held_back(found) - floors.keys():
         return ""
-    names = [*floors, *sorted(_older(found, parts, spec))]
+    names = [*floors, *sorted(older_names(found, parts, spec))]
     before, after = _versions(found, names), _versions(parts, names)
     texts = [f"{name} {after[name]} instead of {before[name]}" for name in names if name in after]
     return f"for {', '.join(texts)}, add to [pip]: {_constraints_line(bounds, spec)}"
 
 
+def _held_back(parts: Sequence[Resolution]) -> set[str]:
+    names: set[str] = set()
+    for part in parts:
+        for each in part.held_back:
+            names.add(each.name)
+    return names
+
+
 def _beside_torch(found: Sequence[Resolution]) -> set[str]:
     """torch, and the packages that require it."""
-    torches = [package for part in found for package in part.packages if package.name == "torch"]
-    return {"torch", *(asker.name for torch in torches for asker in torch.required_by)}
+    names = {"torch"}
+    for package in packages_in(found):
+        if package.name == "torch":
+            for dependent in package.required_by:
+                names.add(dependent.name)
+    return names
 
 
 def with_cuda_majors(request: TargetRequest, found: Resolution, facts: Facts) -> TargetRequest:
     """The request with bounds on packages whose major version is CUDA's, if a solution has another CUDA than theirs."""
     pins = read_pins(found, facts)
-    cuda = pins.torch.cuda if pins.torch and pins.torch.cuda else next((each.cuda for each in pins.cudas), None)
+    cuda = pins.torch.cuda if pins.torch else None
+    if cuda is None and pins.cudas:
+        cuda = pins.cudas[0].cuda
     if cuda is None:
         return request
     names = {row.package for row in facts.cuda_majors}
-    versions = {each.name: Version(each.version) for each in found.packages if each.name in names}
-    bounds = [Bound(f"{name}=={cuda.major}.*") for name, version in versions.items() if version.major != cuda.major]
+    bounds: list[Bound] = []
+    for each in found.packages:
+        if each.name in names and Version(each.version).major != cuda.major:
+            bounds.append(Bound(f"{each.name}=={cuda.major}.*"))
     if not bounds:
         return request
     return replace(request, request=request.request.with_bounds(bounds))
@@ -181,39 +212,42 @@ def _constraints_line(bounds: Collection[str], spec: Spec) -> str:
 
 def _usable(parts: Sequence[Resolution], allowed: Collection[str]) -> bool:
     """Whether there is a solution, and all of its sdists may be used."""
-    opened = {each.name for part in parts for each in part.packages if is_to_build(each)}
+    opened = {each.name for each in packages_in(parts) if is_to_build(each)}
     return bool(parts) and opened <= set(allowed)
 
 
 def _versions(parts: Sequence[Resolution], names: Collection[str]) -> dict[str, str]:
     """The oldest version of each name."""
     found: dict[str, str] = {}
-    for each in (package for part in parts for package in part.packages if package.name in names):
-        found[each.name] = min(found.get(each.name, each.version), each.version, key=Version)
+    for each in packages_in(parts):
+        if each.name in names:
+            found[each.name] = min(found.get(each.name, each.version), each.version, key=Version)
     return found
 
 
-def _older(found: Sequence[Resolution], other: Sequence[Resolution], spec: Spec) -> set[str]:
+def older_names(found: Sequence[Resolution], other: Sequence[Resolution], spec: Spec) -> set[str]:
     """What the spec names and the other solution has in an older version."""
-    names = {each.name for each in spec.pip.dependencies}
+    names = pypi_names_of(spec)
     before, after = _versions(found, names), _versions(other, names)
-    return {name for name, version in after.items() if name in before and Version(version) < Version(before[name])}
+    older: set[str] = set()
+    for name, version in after.items():
+        if name in before and Version(version) < Version(before[name]):
+            older.add(name)
+    return older
 
 
 def _ceilings(found: Sequence[Resolution], other: Sequence[Resolution], spec: Spec) -> list[str]:
-    versions = _versions(other, _older(found, other, spec))
+    versions = _versions(other, older_names(found, other, spec))
     return [f"{name}<={Version(version).public}" for name, version in sorted(versions.items())]
-
-
-def is_older(found: Sequence[Resolution], other: Sequence[Resolution], spec: Spec) -> bool:
-    """Whether the other solution has an older version of something that the spec names."""
-    return bool(_older(found, other, spec))
 
 
 def _unbounded(requirement: Requirement, name: str) -> Requirement:
     """The requirement of a package, for any version; another's as it is."""
     if requirement.name != name or not requirement.specifier:
         return requirement
-    extras = f"[{','.join(requirement.extras)}]" if requirement.extras else ""
-    marker = f"; {requirement.marker}" if requirement.marker else ""
-    return read_requirement(f"{name}{extras}{marker}")
+    line = name
+    if requirement.extras:
+        line += f"[{','.join(requirement.extras)}]"
+    if requirement.marker:
+        line += f"; {requirement.marker}"
+    return read_requirement(line)

@@ -104,7 +104,7 @@ def _later_times(state: LockState, moved: Resolved) -> dict[str, datetime]:
     """
     before = dict((*state.old.package_as_of, *state.old.conda_as_of)) if state.old else {}
     # Its age stays in the spec, and means a later time now.
-    aged = {normalised(name) for name in moved.state.package_ages()}
+    aged = set(map(normalised, moved.state.package_ages()))
     uploads: dict[str, list[datetime | None]] = {}
     for part in moved.pypi.resolutions:
         for package in part.packages:
@@ -120,8 +120,6 @@ def _later_times(state: LockState, moved: Resolved) -> dict[str, datetime]:
 
 
 def _quiet(state: LockState) -> LockState:
-    return replace(state, context=replace(state.context, reporter=ReporterOf(state.context.reporter, warning=_ignore)))
-
-
-def _ignore(_: str) -> None:
-    """No warning about a lock that is not written."""
+    """Without warnings: the lock is not written."""
+    reporter = ReporterOf(progress=state.context.reporter.progress)
+    return replace(state, context=replace(state.context, reporter=reporter))

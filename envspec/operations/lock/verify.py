@@ -22,7 +22,7 @@ from envspec.lockfile.differences import Difference, folder_differences
 from envspec.lockfile.export import is_exported
 from envspec.lockfile.folder import read_current, read_lock
 from envspec.lockfile.header import LOCK_FILE
-from envspec.models import DIRECT_URL, Lock, Package, Platform, Resolution, Unbuilt
+from envspec.models import DIRECT_URL, Lock, Platform, Resolution, Unbuilt, WheelFile
 from envspec.operations.lock.complete import lock_files
 from envspec.operations.lock.inputs import check_logins, for_variant
 from envspec.operations.lock.previous import checked, cutoffs_of, versions_of
@@ -34,8 +34,9 @@ from envspec.spec.identity import read_document
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The result: equal, byte for byte, if there are no differences. unverified: what nothing decides, a line each.
+    """The result: equal, byte for byte, if there are no differences.
 
+    unverified: what nothing decides, a line each.
     at: up to when releases were considered, in words.
     """
 
@@ -62,7 +63,9 @@ class _Revalidated(Store):
 
     def page(self, index_key: str, name: str) -> StoredPage | None:
         found = super().page(index_key, name)
-        return found if found is None or found.asked >= self._started else replace(found, asked=_TOO_OLD)
+        if found is not None and found.asked < self._started:
+            return replace(found, asked=_TOO_OLD)
+        return found
 
     def selection(self, view_key: str, name: str) -> None:
         """Nothing: it may be of an earlier page."""
@@ -93,9 +96,12 @@ def verify_lock(request: LockRequest, context: Context) -> Verified:
             hint=f"name the repodata of that part: --channel-repodata {missing[0]}=DIR",
         )
     as_of = spec.env.as_of if isinstance(spec.env.as_of, datetime) else locked.as_of
-    own = (*locked.package_as_of, *locked.conda_as_of, *((each.name, each.as_of) for each in locked.package_ages))
-    cutoffs = (as_of, *(at for _, at in own))
-    if latest := max([at for at in cutoffs if at > started], default=None):
+    latest = as_of
+    for age in locked.package_ages:
+        latest = max(latest, age.as_of)
+    for _, moved_up_to in (*locked.package_as_of, *locked.conda_as_of):
+        latest = max(latest, moved_up_to)
+    if latest > started:
         raise StaleLock(
             f"{request.directory} is as of {latest}, which is in the future", hint="lock again: `envspec lock`"
         )
@@ -123,21 +129,19 @@ def verify_lock(request: LockRequest, context: Context) -> Verified:
 
 def _unbuilt_as(locked: Lock, made: Lock) -> Lock:
     """The lock without the wheels that could not be built where it was locked: only its machine decided that."""
-    unbuilt = {
-        (part.target.platform, each.file): each.unbuilt
-        for part in locked.resolutions
-        for each in part.packages
-        if each.unbuilt
-    }
-
-    def as_locked(package: Package, platform: Platform) -> Package:
-        code = unbuilt.get((platform, package.file))
-        return replace(package, built=None, record_sha256=None, unbuilt=code) if code and package.built else package
-
-    parts = (
-        replace(part, packages=tuple(as_locked(each, part.target.platform) for each in part.packages))
-        for part in made.resolutions
-    )
+    unbuilt: dict[tuple[Platform, WheelFile], Unbuilt] = {}
+    for part in locked.resolutions:
+        for each in part.packages:
+            if each.unbuilt:
+                unbuilt[part.target.platform, each.file] = each.unbuilt
+    parts: list[Resolution] = []
+    for part in made.resolutions:
+        packages = list(part.packages)
+        for at, each in enumerate(packages):
+            code = unbuilt.get((part.target.platform, each.file))
+            if code and each.built:
+                packages[at] = replace(each, built=None, record_sha256=None, unbuilt=code)
+        parts.append(replace(part, packages=tuple(packages)))
     return replace(made, resolutions=tuple(parts))
 
 
@@ -155,8 +159,10 @@ def _kept(free: Lock, made: Lock) -> Iterator[str]:
 
 
 def _versions(part: Resolution) -> dict[str, str]:
-    wheels = {each.name: each.version for each in part.packages}
-    return wheels | {each.name: each.version for each in part.conda}
+    versions = {each.name: each.version for each in part.packages}
+    for record in part.conda:
+        versions[record.name] = record.version
+    return versions
 
 
 def _recorded(lock: Lock) -> Iterator[str]:
