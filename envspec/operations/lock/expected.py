@@ -32,6 +32,7 @@ from envspec.models import (
     Decision,
     Dependent,
     Lock,
+    OnTopOf,
     Package,
     PackageAge,
     PinnedDigest,
@@ -142,8 +143,7 @@ def expected_lock(lock: Lock, spec: Spec, facts: Facts, request: LockRequest, ba
     archived = lock.image.snapshot or newest_archive(lock.as_of)
     completed, _ = complete(resolved, spec, facts, partial(_with_digests, lock), lambda _: archived)
     linux = linux_platforms(spec)
-    apt = completed.image.apt
-    system = tuple(replace(each, apt=apt) for each in lock.system if each.platform in linux)
+    system = tuple(replace(each, apt=completed.image.apt) for each in lock.system if each.platform in linux)
     images = tuple(each for each in lock.images if each.platform in linux)
     return Expected(replace(completed, facts=lock.facts, system=system, images=images), requests)
 
@@ -208,15 +208,15 @@ def _found_environments(lock: Lock, spec: Spec, facts: Facts, request: LockReque
 
 
 def _found_in_base(part: Resolution, place: str) -> FoundEnvironment:
-    below, target = part.on_top_of, part.target
+    below, target = part.on_top_of or OnTopOf(place), part.target
     packages: dict[str, FoundPackage] = {}
     for each in part.installed:
         packages[each.name] = FoundPackage(each.name, each.version, place, record_sha256=each.record_sha256)
-    found = FoundEnvironment(place, packages, target.python.version, target.glibc)
-    if below is None:
-        return found
-    return replace(
-        found,
+    return FoundEnvironment(
+        place,
+        packages,
+        target.python.version,
+        target.glibc,
         home=below.home,
         site=below.site,
         nested=below.nested,
@@ -227,11 +227,7 @@ def _found_in_base(part: Resolution, place: str) -> FoundEnvironment:
 
 
 def _targets(
-    lock: Lock,
-    spec: Spec,
-    facts: Facts,
-    as_of: datetime,
-    found: Mapping[Platform, FoundEnvironment],
+    lock: Lock, spec: Spec, facts: Facts, as_of: datetime, found: Mapping[Platform, FoundEnvironment]
 ) -> tuple[tuple[Target, ...], tuple[Decision, ...]]:
     pythons = CondaResult(conda_packages(lock)).pythons
     if not found:

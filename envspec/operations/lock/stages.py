@@ -90,20 +90,9 @@ def compiled(
     check_cuda(spec, facts, request.spec_path, request.variant, request.text)
     with closing(Store(context.cache)) as store:
         previous = previous_lock(request, before, spec, facts, context, store)
-        as_of, newest = times_of(request, spec, previous.old, started)
-        state = LockState(
-            request,
-            context,
-            store,
-            spec,
-            document,
-            facts,
-            old=previous.old,
-            before=previous.recorded,
-            started=started,
-            as_of=as_of,
-            newest=newest,
-        )
+        old, recorded = previous.old, previous.recorded
+        as_of, newest = times_of(request, spec, old, started)
+        state = LockState(request, context, store, spec, document, facts, old, started, as_of, newest, before=recorded)
         if request.variant:
             state = for_variant(state, lock_of(request, base))
         report_fixed(state)
