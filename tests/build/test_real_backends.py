@@ -28,7 +28,7 @@ from envspec.models import (
     WheelFile,
 )
 from envspec.operations.build_wheels import Builds
-from envspec.operations.lock.stages import compiled
+from envspec.operations.lock.stages import compile_lock
 from envspec.operations.lock_state import LockRequest
 from envspec.operations.session import Session
 from tests.support.builders import locks
@@ -81,7 +81,7 @@ def test_hydra_core_is_locked_where_nothing_confines_builds(tmp_path: Path) -> N
     )
     environ = {**os.environ, "PATH": str(tmp_path)}
     context = Context(environ, Path.home(), tmp_path / "cache", reporter=ReporterOf(warning=print))
-    made = compiled(LockRequest(spec, tmp_path / "lock"), None, context, None, None)
+    made = compile_lock(LockRequest(spec, tmp_path / "lock"), None, context, None, None)
     [part] = load(made.files[LOCK_FILE].decode(), LOCK_FILE).resolutions
     unbuilt = {each.name: each.unbuilt for each in part.packages if each.unbuilt}
     assert unbuilt == {"antlr4-python3-runtime": Unbuilt.STATED}

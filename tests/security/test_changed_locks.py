@@ -24,7 +24,7 @@ from envspec.facts import Facts, load_facts
 from envspec.lockfile.check import Reason, Why, check
 from envspec.lockfile.document import load
 from envspec.lockfile.header import LOCK_FILE
-from envspec.operations.lock.recheck import compared
+from envspec.operations.lock.recheck import compare_lock
 from envspec.operations.lock_state import LockRequest
 from envspec.spec import Spec, load_spec
 from tests.support.builders import ecosystem
@@ -77,7 +77,7 @@ class Case:
             lock = load((folder / LOCK_FILE).read_text(encoding="utf-8"), LOCK_FILE)
         except EnvspecError as error:
             return [Reason(Why.DAMAGED, str(error))]
-        return list(compared(lock, self.spec, self.facts, self.request))
+        return list(compare_lock(lock, self.spec, self.facts, self.request))
 
 
 def case_of(name: str, spec_path: Path, folder: Path) -> Case:

@@ -14,7 +14,7 @@ from envspec.context import Context
 from envspec.errors import EnvspecError, UsageError
 from envspec.io.files import replace_user_file
 from envspec.lockfile.folder import write_folder
-from envspec.operations.lock.cache import check_owner, existing_lock, recalled
+from envspec.operations.lock.cache import check_owner, existing_lock, recall_lock
 from envspec.operations.lock_state import Compiled, LockRequest, variants_of
 
 #: The context of one request, for as long as it takes.
@@ -47,7 +47,7 @@ def compile_all(
     pending, text = list(requests), None
     made: list[Compiled | EnvspecError] = []
     while len(made) < len(pending) and not (made and isinstance(made[0], EnvspecError)):
-        found = _compiled(pending[len(made)], context_of, made[0] if made else None, text, cached=cached)
+        found = _compile(pending[len(made)], context_of, made[0] if made else None, text, cached=cached)
         if made and isinstance(found, Compiled) and found.new_text is not None:
             # `--upgrade-package` of a variant gives dates to packages in the spec, which all share.
             text = found.new_text
@@ -59,18 +59,18 @@ def compile_all(
     return made
 
 
-def _compiled(
+def _compile(
     request: LockRequest, context_of: ContextOf, base: Compiled | EnvspecError | None, text: str | None, *, cached: bool
 ) -> Compiled | EnvspecError:
     of_spec = base if isinstance(base, Compiled) else None
     try:
         with context_of(request) as context:
             before = existing_lock(request)
-            if cached and text is None and (found := recalled(request, before, context, of_spec)) is not None:
+            if cached and text is None and (found := recall_lock(request, before, context, of_spec)) is not None:
                 return found
-            from envspec.operations.lock.stages import compiled
+            from envspec.operations.lock.stages import compile_lock
 
-            return compiled(request, before, context, of_spec, text)
+            return compile_lock(request, before, context, of_spec, text)
     except EnvspecError as error:
         return error
 

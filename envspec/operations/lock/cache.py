@@ -52,7 +52,7 @@ def key_of(
     packages: the body of the lock has what they mean.
 
     before: see `existing_lock`.
-    base: see `recalled`.
+    base: see `recall_lock`.
     environ: names the indexes of this machine; one that is used instead of another should have the same files, and may
         not.
     """
@@ -71,7 +71,7 @@ def key_of(
             return None
     except (ValueError, OverflowError, KeyError, TypeError, AttributeError):
         return None
-    if not (isinstance(as_of, datetime) or (header and str(as_of or header.as_of_spec) == header.as_of_spec)):
+    if not isinstance(as_of, datetime) and (header is None or str(as_of or header.as_of_spec) != header.as_of_spec):
         return None
     resolver = request.resolver
     made_by = [MADE, FORMAT, VERSION, resolver, *map(version, RESOLVERS[resolver].distributions), facts_version()]
@@ -104,7 +104,7 @@ def remember_ours(store: Store, document: bytes) -> None:
     store.put_answer(_own(document), {"made": True})
 
 
-def recalled(
+def recall_lock(
     request: LockRequest, before: bytes | None, context: Context, base: Compiled | None = None
 ) -> Compiled | None:
     """A lock that is up to date, or the cached one. None: it has to be resolved.

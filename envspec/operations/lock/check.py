@@ -30,7 +30,7 @@ def check_lock(request: LockRequest, now: datetime, cache: Path | None = None) -
         UsageError: the spec can't be read, or is not valid.
     """
 
-    def checked() -> CheckResult:
+    def check_once() -> CheckResult:
         result = check(request.spec_path, request.directory, request.variant)
         if any(reason.why in NOT_ITS_LOCK for reason in result.reasons):
             return result
@@ -44,7 +44,7 @@ def check_lock(request: LockRequest, now: datetime, cache: Path | None = None) -
 
         return result._replace(reasons=(*result.reasons, *content_reasons(request, document, now, result.reasons)))
 
-    return while_unchanged(request.directory, checked)
+    return while_unchanged(request.directory, check_once)
 
 
 def _is_made_here(document: bytes, cache: Path | None) -> bool:

@@ -116,7 +116,7 @@ def previous_lock(
         return PreviousLock()
     if before is not None and is_ours(store, before):
         return PreviousLock(old, old)
-    from envspec.operations.lock.previous import checked, cutoffs_of, versions_of
+    from envspec.operations.lock.previous import check_pins, cutoffs_of, versions_of
 
     reasons = check_lock(request, context.now()).reasons
     is_impossible = False
@@ -133,7 +133,7 @@ def previous_lock(
         return PreviousLock(old, old, is_looked_up=request.upgrade is Upgrade.ALL)
     try:
         # A lock of another machine may have wrong digests and commits.
-        right, unverified = checked(old, spec, facts, context)
+        right, unverified = check_pins(old, spec, facts, context)
     except NetworkError as error:
         context.reporter.warning(f"not verified: base images and git sources of {request.directory}: {error.message}")
         return PreviousLock(old, old, is_looked_up=False)

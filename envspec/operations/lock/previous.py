@@ -47,17 +47,17 @@ def versions_of(lock: Lock) -> tuple[Resolution, ...]:
     return tuple(replace(part, packages=tuple(map(bare, part.packages))) for part in lock.resolutions)
 
 
-def checked(lock: Lock, spec: Spec, facts: Facts, context: Context) -> tuple[Lock, tuple[str, ...]]:
+def check_pins(lock: Lock, spec: Spec, facts: Facts, context: Context) -> tuple[Lock, tuple[str, ...]]:
     """The lock without the digests and commits that do not follow from its tags and branches; what is undecided.
 
     Raises:
         NetworkError: a registry or a repository can't be read, and no recorded fact decides.
         UnfitMachine: the spec has git sources, and there is no git.
     """
-    return run_interruptible(_checked(lock, spec, facts, context))
+    return run_interruptible(_check_pins(lock, spec, facts, context))
 
 
-async def _checked(lock: Lock, spec: Spec, facts: Facts, context: Context) -> tuple[Lock, tuple[str, ...]]:
+async def _check_pins(lock: Lock, spec: Spec, facts: Facts, context: Context) -> tuple[Lock, tuple[str, ...]]:
     unverified: list[str] = []
     commits = tuple([each async for each in _commits(lock, spec, context.environ, unverified.append)])
 

@@ -47,7 +47,7 @@ class Pypi:
         """What the cutoffs allow; with `--upgrade-package`, only what its names must move."""
         spec, built = self._state.spec, self._attempts.usable_sdists
         try:
-            found = self._resolved()
+            found = self._resolve()
         except Unsolvable as error:
             from envspec.operations.lock.suggestions import ways_to_solve
 
@@ -69,7 +69,7 @@ class Pypi:
     def _tried(self, update: Mapping[str, object], sdists: Sdists = Sdists.WITHOUT_WHEEL) -> tuple[Resolution, ...]:
         return self._attempts.solve_quietly(update, Cutoffs(self._state.as_of, self._own), sdists)
 
-    def _resolved(self) -> PypiResult:
+    def _resolve(self) -> PypiResult:
         state, own, base = self._state, self._own, self._state.base
         pinned = state.old if state.follows_old else None
         before = dict(pinned.package_as_of) if pinned is not None else {}

@@ -41,10 +41,10 @@ def content_reasons(request: LockRequest, document: bytes, now: datetime, known:
         yield Reason(Why.DAMAGED, str(error))
         return
     spec = load_spec(request.spec_path, now).variant(request.variant)
-    yield from compared(lock, spec, load_facts(spec.facts.tables()), request, known)
+    yield from compare_lock(lock, spec, load_facts(spec.facts.tables()), request, known)
 
 
-def compared(
+def compare_lock(
     lock: Lock, spec: Spec, facts: Facts, request: LockRequest, known: Sequence[Reason] = ()
 ) -> Iterator[Reason]:
     """The same for a lock that is read. spec: of the request's variant."""
@@ -74,8 +74,13 @@ def compared(
         yield Reason(why, f"{document}: a value can't be read ({type(error).__name__}: {error})", hint)
         return
     if fields := tuple(_fields(request, files, known)):
-        differ = f"{counted(len(fields), 'value')} {'differs' if len(fields) == 1 else 'differ'}"
-        yield Reason(why, f"{document}: {differ} from what {request.spec_path} gives{made_with}", hint, fields)
+        verb = "differs" if len(fields) == 1 else "differ"
+        yield Reason(
+            why,
+            f"{document}: {counted(len(fields), 'value')} {verb} from what {request.spec_path} gives{made_with}",
+            hint,
+            fields,
+        )
     for text in texts:
         yield Reason(Why.ENTRY, f"{document}: {text}", by_hand)
 

@@ -19,7 +19,7 @@ from envspec.spec.sections import BasePackages
 from envspec.spec.targets import targets_of
 
 
-def resolved(state: LockState) -> Resolved:
+def resolve_spec(state: LockState) -> Resolved:
     """The packages that a spec compiles to.
 
     Raises:
@@ -29,7 +29,7 @@ def resolved(state: LockState) -> Resolved:
         return resolve(state)
 
 
-def assembled(packages: Resolved) -> Lock:
+def assemble_lock(packages: Resolved) -> Lock:
     """The lock of resolved packages; writes nothing."""
     # Imported by now, while the engines ran.
     from envspec.operations.lock.assemble import assemble
@@ -39,6 +39,7 @@ def assembled(packages: Resolved) -> Lock:
 
 
 def resolve(state: LockState) -> Resolved:
+    """As `resolve_spec`, with RefusedValues and RefusedLines instead of SpecError."""
     given = None
     if state.spec.pip.on_top_of or state.spec.image.packages is BasePackages.KEEP:
         from envspec.operations.lock.base_packages import pythons_of, with_beneath

@@ -22,8 +22,8 @@ from envspec.operations.lock.gpus import check_cuda
 from envspec.operations.lock.inputs import check_logins, document_of, for_variant, parse, previous_lock, times_of
 from envspec.operations.lock.recheck import mismatches
 from envspec.operations.lock.reports import report, report_fixed
-from envspec.operations.lock.resolve import assembled
-from envspec.operations.lock.upgrade import upgraded, upgraded_text, with_known_names
+from envspec.operations.lock.resolve import assemble_lock
+from envspec.operations.lock.upgrade import resolve_upgrade, upgrade_text, with_known_names
 from envspec.operations.lock_state import Compiled, LockRequest, LockState, conda_in, packages_in
 from envspec.resolve.upgrade import names_of
 from envspec.spec import RequirementKind, Spec
@@ -56,7 +56,7 @@ def preview(request: LockRequest, new: Compiled) -> LockPreview:
     return LockPreview(changed, diff, len(names))
 
 
-def compiled(
+def compile_lock(
     request: LockRequest, before: bytes | None, context: Context, base: Compiled | None, text: str | None
 ) -> Compiled:
     """What a spec compiles to; writes nothing but the cache.
@@ -72,7 +72,7 @@ def compiled(
     if new_text is not None and base is None:
         text = new_text
     if not request.variant:
-        text = upgraded_text(text, request, started)
+        text = upgrade_text(text, request, started)
     whole = parse(text, request, started)
     spec = whole.variant(request.variant)
     check_owner(request, before)
@@ -97,8 +97,8 @@ def compiled(
             state = for_variant(state, lock_of(request, base))
         report_fixed(state)
         state = with_known_names(state, whole)
-        packages, text = upgraded(state, text)
-        lock = assembled(packages)
+        packages, text = resolve_upgrade(state, text)
+        lock = assemble_lock(packages)
         report(lock, state)
         files = lock_files(lock)
         _check_hosts(packages.state, lock)

@@ -38,13 +38,13 @@ class Tried(Protocol):
 
 def ways_to_solve(message: str, spec: Spec, tried: Tried, context: Context) -> str:
     """Changes of a spec without a solution that give one, as a hint; empty if none is found. message: of the error."""
-    ways = [overriding(message, spec, tried)]
-    if found := list(loosened(message, spec, tried, context)):
+    ways = [find_overrides(message, spec, tried)]
+    if found := list(find_loosened(message, spec, tried, context)):
         ways.append(f"loosen one of these, and the rest has a solution: {'; '.join(found)}")
     return "\n  or ".join(filter(None, ways))
 
 
-def loosened(message: str, spec: Spec, tried: Tried, context: Context) -> Iterator[str]:
+def find_loosened(message: str, spec: Spec, tried: Tried, context: Context) -> Iterator[str]:
     """The spec's requirements without whose bounds there is a solution, with the version that is chosen then.
 
     message: of the error, which names them.
@@ -71,7 +71,7 @@ def loosened(message: str, spec: Spec, tried: Tried, context: Context) -> Iterat
             yield f"{last} (without it, {chosen})"
 
 
-def overriding(message: str, spec: Spec, tried: Tried) -> str:
+def find_overrides(message: str, spec: Spec, tried: Tried) -> str:
     """The line of a spec by which its own pins replace those of torch, which are older; empty if there are none, or if
     that gives no solution.
 

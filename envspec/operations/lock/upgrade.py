@@ -12,7 +12,7 @@ from envspec.lockfile.folder import read_lock
 from envspec.models import Lock
 from envspec.names import normalised
 from envspec.operations.lock.inputs import document_of, parse
-from envspec.operations.lock.resolve import names_required, resolve, resolved
+from envspec.operations.lock.resolve import names_required, resolve, resolve_spec
 from envspec.operations.lock_state import LockRequest, LockState, Resolved, Upgrade
 from envspec.resolve.upgrade import check_names, names_in
 from envspec.spec import Spec, set_as_of, set_package_as_of
@@ -21,7 +21,7 @@ from envspec.spec.errors import RefusedValues
 from envspec.spec.variants import variant_directory
 
 
-def upgraded_text(text: str, request: LockRequest, now: datetime) -> str:
+def upgrade_text(text: str, request: LockRequest, now: datetime) -> str:
     """The spec's text with the date that is requested, and without preferred versions of what may move."""
     if request.as_of is not None and not request.upgrade_packages:
         parse(text, request, now)
@@ -60,7 +60,7 @@ def with_known_names(state: LockState, whole: Spec) -> LockState:
     return replace(state, request=replace(request, upgrade_packages=names))
 
 
-def upgraded(state: LockState, text: str) -> tuple[Resolved, str]:
+def resolve_upgrade(state: LockState, text: str) -> tuple[Resolved, str]:
     """The packages, after `--upgrade-package` if it names any, and the spec's text for them.
 
     What was added to the spec since its lock was made is resolved first, without the names: else all of it would count
@@ -68,20 +68,20 @@ def upgraded(state: LockState, text: str) -> tuple[Resolved, str]:
     """
     names, before = state.request.upgrade_packages, state.old
     if not names or before is None:
-        return resolved(state), text
+        return resolve_spec(state), text
     if before.input_sha256 != state.input_sha256:
         with suppress(NoSolution, RefusedValues):
             state = replace(state, old=_with_packages(before, resolve(_quiet(state))))
     moving = replace(state, upgraded=names)
     if not moving.finds_times:
-        return resolved(moving), text
-    moved = resolved(_quiet(moving))
+        return resolve_spec(moving), text
+    moved = resolve_spec(_quiet(moving))
     state = replace(state, old=replace(moving.old or before, package_ages=tuple(moving.package_ages().values())))
     if times := _later_times(state, moved):
         text = set_package_as_of(text, times, root_of(state.request.spec_path))
         spec = parse(text, state.request, state.started).variant(state.request.variant)
         state = replace(state, spec=spec, document=document_of(text, state.request))
-    return resolved(state), text
+    return resolve_spec(state), text
 
 
 def _with_packages(lock: Lock, found: Resolved) -> Lock:

@@ -25,8 +25,8 @@ from envspec.lockfile.header import LOCK_FILE
 from envspec.models import DIRECT_URL, Lock, Platform, Resolution, Unbuilt, WheelFile
 from envspec.operations.lock.complete import lock_files
 from envspec.operations.lock.inputs import check_logins, for_variant
-from envspec.operations.lock.previous import checked, cutoffs_of, versions_of
-from envspec.operations.lock.resolve import assembled, resolved
+from envspec.operations.lock.previous import check_pins, cutoffs_of, versions_of
+from envspec.operations.lock.resolve import assemble_lock, resolve_spec
 from envspec.operations.lock_state import LockRequest, LockState
 from envspec.spec import load_spec
 from envspec.spec.identity import read_document
@@ -81,7 +81,7 @@ def verify_lock(request: LockRequest, context: Context) -> Verified:
         StaleLock: the lock is damaged, or its as_of is in the future.
         UsageError: the lock was made from parts of channels, and the request does not name them.
         NetworkError: an index, channel, registry or repository can't be read: nothing is verified then.
-        EnvspecError: as `operations.lock.stages.compiled`.
+        EnvspecError: as `operations.lock.stages.compile_lock`.
     """
     now = context.now()
     started = now.replace(microsecond=0)
@@ -106,20 +106,20 @@ def verify_lock(request: LockRequest, context: Context) -> Verified:
             f"{request.directory} is as of {latest}, which is in the future", hint="lock again: `envspec lock`"
         )
     facts = load_facts(spec.facts.tables())
-    right, unverified = checked(locked, spec, facts, context)
+    right, unverified = check_pins(locked, spec, facts, context)
     with closing(_Revalidated(context.cache, now)) as store:
         old, document = cutoffs_of(right), read_document(request.spec_path)
         state = LockState(request, context, store, spec, document, facts, old, started, as_of, as_of, before=locked)
         if request.variant:
             state = for_variant(state, read_current(request.base_directory, LOCK_FILE))
-        made = _unbuilt_as(locked, assembled(resolved(state)))
+        made = _unbuilt_as(locked, assemble_lock(resolve_spec(state)))
         exported = [each.name for each in request.directory.iterdir() if is_exported(each.name)]
         differences = folder_differences(request.directory, lock_files(made), exported)
         kept: tuple[str, ...] = ()
         if differences and not spec.env.is_dated:
             # Only the lock has the versions that stayed, and those that `--upgrade-package` has moved.
             old = replace(cutoffs_of(right), resolutions=versions_of(locked))
-            free, made = made, _unbuilt_as(locked, assembled(resolved(replace(state, old=old))))
+            free, made = made, _unbuilt_as(locked, assemble_lock(resolve_spec(replace(state, old=old))))
             differences = folder_differences(request.directory, lock_files(made), exported)
             kept = tuple(_kept(free, made))
     moment = f"{as_of.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
