@@ -159,15 +159,17 @@ def pins_of(resolution: Resolution) -> tuple[Pin, ...]:
     found = []
     for wheel in resolution.packages:
         of_index = re.search(r"(?:^|-)(cu\d+|cpu)$", wheel.file.index)
-        variant = wheel.version.partition("+")[2] or (of_index[1] if of_index else None)
+        variant = wheel.version.partition("+")[2] or None
+        if variant is None and of_index:
+            variant = of_index[1]
         found.append(Pin(PackageSource.PYPI, wheel.name, wheel.version, variant, wheel.file.index))
     for each in resolution.conda:
         variant = variant_of_build(each.build)
         found.append(Pin(PackageSource.CONDA, each.name, each.version, variant, channel_name(each.channel)))
     if below := resolution.on_top_of:
         for there in resolution.installed:
-            variant = below.torch_build or None if there.name == "torch" else None
-            found.append(Pin(PackageSource.FOUND, there.name, there.version, variant, below.source))
+            variant = below.torch_build if there.name == "torch" else ""
+            found.append(Pin(PackageSource.FOUND, there.name, there.version, variant or None, below.source))
     return tuple(found)
 
 
@@ -588,7 +590,9 @@ def _release_of_builds(request: CudaRequest, pins: Sequence[CudaPins], facts: Fa
                 f"{pin} is built for CUDA {other.cuda}, beside {newest} for CUDA {row.cuda}: an image has the "
                 "libraries of one major version, here those of the newer one"
             )
-            warnings.append(f"{text}. Require {needed}" if needed else text)
+            if needed:
+                text += f". Require {needed}"
+            warnings.append(text)
     cuda = request.version or minor(row.cuda)
     why: Why = (reason("built-for", package=newest, cuda=row.cuda),)
     if cuda != minor(row.cuda):

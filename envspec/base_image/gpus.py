@@ -78,7 +78,7 @@ def code_of(pins: CudaPins, facts: Facts) -> GpuCode | None:
     row = facts.gpu_code_of(torch.version, torch.build, pins.platform, torch.channel)
     if row is None:
         return None
-    return GpuCode(*own, row.sm, row.ptx, f"{row.source}; {row.note}" if row.note else row.source)
+    return GpuCode(*own, row.sm, row.ptx, "; ".join(filter(None, (row.source, row.note))))
 
 
 def unknown_code(pins: CudaPins, codes: Sequence[GpuCode]) -> str:
@@ -269,15 +269,14 @@ def _allowed_text(
 
 def _limits(request: CudaRequest, pins: CudaPins, facts: Facts) -> Iterator[tuple[str, Callable[[OtherBuild], bool]]]:
     """What else in the spec decides which builds can be locked."""
-    releases = {row.version: row for row in facts.torch}
     if as_of := request.as_of:
         yield (
             f"was uploaded by {as_of:%Y-%m-%d} (as_of)",
-            lambda build: build.torch not in releases or in_time(releases[build.torch], as_of),
+            lambda build: (row := facts.torch_release(build.torch)) is None or in_time(row, as_of),
         )
     yield (
         f"has a wheel for Python {pins.python}",
-        lambda build: build.torch not in releases or has_wheel(releases[build.torch], pins.platform, pins.python),
+        lambda build: (row := facts.torch_release(build.torch)) is None or has_wheel(row, pins.platform, pins.python),
     )
     if driver := request.driver:
         yield (

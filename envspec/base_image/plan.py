@@ -226,10 +226,15 @@ def _end_of_life(row: ImageRow, facts: Facts) -> list[Reason]:
 
 
 def _no_such_image(cuda: CudaVersion, flavor: str, os: str, facts: Facts) -> NoSuchImage:
-    rows = [row for row in facts.images if CudaVersion.parse(row.cuda) == cuda]
+    # The lists of tags were read up to a day: of newer releases only those tags are known that somebody used.
+    known = "there is no known"
     systems: set[str] = set()
     flavors: set[str] = set()
-    for row in rows:
+    for row in facts.images:
+        if CudaVersion.parse(row.cuda) != cuda:
+            continue
+        if row.status != "unknown":
+            known = "NVIDIA publishes no"
         if _tag_flavor(row, flavor):
             systems.update(row.os)
         if os in row.os:
@@ -239,9 +244,6 @@ def _no_such_image(cuda: CudaVersion, flavor: str, os: str, facts: Facts) -> NoS
         hints.append(f"{flavor} exists on {', '.join(sorted(systems))} ([cuda] os)")
     if flavors:
         hints.append(f"{os} has {', '.join(name for name in FLAVOR_LIBRARIES if name in flavors)} ([cuda] flavor)")
-    # The lists of tags were read up to a day: of newer releases only those tags are known that somebody used.
-    listed = any(row.status != "unknown" for row in rows)
-    known = "NVIDIA publishes no" if listed else "there is no known"
     return NoSuchImage(
         f"{known} CUDA {cuda} image with flavour {flavor} on {os}",
         hint="; ".join([*hints, 'name an image of your own: [image] base = "..."']),
@@ -547,21 +549,23 @@ def decide_settings(
     compiler, compiler_decisions = _compiler(spec, linux)
     groups = _apt(spec, services, compiler, linux, facts)
     apt: set[str] = set()
-    for packages, _ in groups:
+    reasons = []
+    for packages, why in groups:
         apt.update(packages)
+        reasons.append(why)
+    project = "" if spec.image.project is ProjectInImage.NONE else spec.image.project.value
     image = ImageSettings(
         workdir=spec.image.workdir,
         env=tuple(sorted(spec.image.env.items())),
         compiler=compiler,
         apt=tuple(sorted(apt)),
         services=services,
-        project="" if spec.image.project is ProjectInImage.NONE else spec.image.project.value,
+        project=project,
         copy=spec.image.copied,
     )
     decisions = [*compiler_decisions]
     if image.apt:
-        why = tuple(one for _, one in groups)
-        decisions.append(Decision("image.apt", " ".join(image.apt), why, "the spec"))
+        decisions.append(Decision("image.apt", " ".join(image.apt), tuple(reasons), "the spec"))
     if services:
         value = " ".join(f"{service.name}:{service.port}" for service in services)
         decisions.append(Decision("image.services", value, (reason("services"),), "the spec: [services]"))

@@ -11,13 +11,12 @@ from envspec.reasons import reason
 
 def all_decisions(lock: Lock) -> tuple[Decision, ...]:
     """The decisions of a lock, and what its tables of overrides, commits, digests and constraints say, sorted."""
-    of_tables = [
-        *map(_of_override, lock.overrides),
-        *map(_of_commit, lock.commits),
-        *(_of_digest(pinned) for image in lock.base_images for pinned in image.digests),
-        *(decision for part in lock.resolutions for decision in _of_constraints(part)),
-    ]
-    return tuple(sorted((*lock.decisions, *of_tables), key=decision_key))
+    decisions = [*lock.decisions, *map(_of_override, lock.overrides), *map(_of_commit, lock.commits)]
+    for image in lock.base_images:
+        decisions += map(_of_digest, image.digests)
+    for part in lock.resolutions:
+        decisions += _of_constraints(part)
+    return tuple(sorted(decisions, key=decision_key))
 
 
 def _of_override(override: Override) -> Decision:

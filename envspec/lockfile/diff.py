@@ -137,22 +137,21 @@ def diff_locks(old: Lock, new: Lock) -> LockDiff:
     """Compare two locks of one environment, or of two."""
     olds, news = _by_platform(old), _by_platform(new)
     both = tuple(sorted(olds.keys() & news.keys(), key=lambda platform: platform.value))
-    reasons = {
-        (decision.what, platform): words(decision.why)
-        for lock in (old, new)
-        for decision in all_decisions(lock)
-        for platform in (decision.platform, None)
-    }
+    reasons: _Values = {}
+    for decision in (*all_decisions(old), *all_decisions(new)):
+        reasons[decision.what, decision.platform] = reasons[decision.what, None] = words(decision.why)
     replaced: list[_ReplacedFile] = []
     for platform in both:
         replaced += _replaced_files(old, new, olds[platform], news[platform])
     before, after = _environment(old, new, both), _environment(new, old, both)
+    listed = set()
     for each in replaced:
         before.pop((each.value, each.platform), None)
         after.pop((each.value, each.platform), None)
+        listed.add(each.value)
     environment = _values(before, after, both, reasons)
+    listed.update(change.name for change in environment)
     decisions = _values(_decided(old, both), _decided(new, both), both, reasons)
-    listed = {change.name for change in environment} | {each.value for each in replaced}
     return LockDiff(
         old_name=old.name,
         new_name=new.name,
@@ -235,9 +234,8 @@ def _add_cuda(add: _Add, image: BaseImage | None, driver: Driver | None, platfor
 def _add_requested(add: _Add, lock: Lock) -> None:
     """[conformance] and [export] of the spec."""
     if lock.conformance is not None:
-        size = lock.conformance.world_size
         add("conformance.checks", ", ".join(lock.conformance.checks) or "all, none required")
-        add("conformance.world_size", "all" if size is None else str(size))
+        add("conformance.world_size", str(lock.conformance.world_size or "all"))
     if lock.export is not None and lock.export.dockerfile:
         add("export.dockerfile", "true")
 
@@ -338,11 +336,11 @@ def _add_pip(add: _Add, lock: Lock) -> None:
 
 
 def _decided(lock: Lock, both: Sequence[Platform]) -> _Values:
-    return {
-        (decision.what, decision.platform): decision.value
-        for decision in all_decisions(lock)
-        if decision.platform is None or decision.platform in both
-    }
+    values: _Values = {}
+    for decision in all_decisions(lock):
+        if decision.platform is None or decision.platform in both:
+            values[decision.what, decision.platform] = decision.value
+    return values
 
 
 def _values(old: _Values, new: _Values, both: Sequence[Platform], reasons: _Values) -> tuple[Change, ...]:
@@ -359,8 +357,10 @@ def _values(old: _Values, new: _Values, both: Sequence[Platform], reasons: _Valu
 
 
 def _reason(name: str, platforms: Sequence[Platform], reasons: _Values) -> str:
-    listed = (reasons.get((name, platform)) for platform in (*platforms[:1], None))
-    return next(filter(None, listed), "")
+    for platform in (*platforms[:1], None):
+        if listed := reasons.get((name, platform)):
+            return listed
+    return ""
 
 
 #: Runs a command in a folder and gives its standard output, as `envspec.io.process.output_of` does: FileNotFoundError

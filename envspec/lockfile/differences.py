@@ -103,7 +103,7 @@ def _differences(old: object, new: object, path: Sequence[str], where: tuple[str
 
 
 def _named(value: object) -> dict[tuple[str, ...], dict[str, Any]] | None:
-    """Tables of an array by what names them; None where the value is none, or two have one name."""
+    """Tables of an array by what names them; None if the value is no such array, or two have one name."""
     if value is None:
         return {}
     if not isinstance(value, list):

@@ -152,8 +152,12 @@ class _Part:
         for shared in self.resolution.shared:
             if shared.owner == owner:
                 paths += shared.paths
-        in_data = [path.removeprefix(DATA) for path in paths if path.startswith(DATA)]
-        in_site = [path for path in paths if not path.startswith(DATA)]
+        in_site, in_data = [], []
+        for path in paths:
+            if path.startswith(DATA):
+                in_data.append(path.removeprefix(DATA))
+            else:
+                in_site.append(path)
         for target, inner in ((self.site_packages, in_site), (_PREFIX, in_data)):
             if inner:
                 words = _lines(map(shlex.quote, sorted(inner)))

@@ -101,4 +101,6 @@ def _line(request: ExportRequest, package: Package, *, hashed: bool) -> str:
         return f"{package.name} @ {address.pinned(address.ref)}"
     if is_project(package):
         return request.projects[project_of(package)]
-    return f"{pin(package)} --hash=sha256:{package.file.sha256}" if hashed else pin(package)
+    if hashed:
+        return f"{pin(package)} --hash=sha256:{package.file.sha256}"
+    return pin(package)

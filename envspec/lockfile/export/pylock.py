@@ -78,7 +78,7 @@ def text(request: ExportRequest) -> Exported:
     pylock = Pylock(
         lock_version=_VERSION,
         environments=[_marker([target]) for target in targets],
-        requires_python=SpecifierSet(f"=={series.pop()}.*") if len(series) == 1 else None,
+        requires_python=SpecifierSet(f"=={min(series)}.*") if len(series) == 1 else None,
         created_by="envspec",
         packages=[_entry(request, group, groups, targets) for group in groups],
         tool={"envspec": _about(request)},
