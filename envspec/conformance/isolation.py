@@ -26,6 +26,7 @@ from envspec.conformance.processes import (
     descendants,
     die_with_parent,
     end_all,
+    exit_now,
     signal_name,
 )
 from envspec.conformance.request import SuiteRequest
@@ -81,10 +82,8 @@ def run(
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     with (folder / EVENTS).open("a", encoding="utf-8") as events:
         status = _attempt(CheckContext(request, folder / SCRATCH, events, gpu), work)
-    sys.stdout.flush()
-    sys.stderr.flush()
     # Libraries that crash at exit do not count: every event is written.
-    os._exit(status)
+    exit_now(status)
 
 
 def _attempt(context: CheckContext, work: Callable[[CheckContext], object]) -> int:

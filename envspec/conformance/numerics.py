@@ -62,6 +62,11 @@ def relative_error(found: Any, right: Any) -> float:
     return float((found.double() - right).norm() / right.norm())
 
 
+def distinct_words(torch: Any, count: int, device: str) -> Any:
+    """Words of 64 bits, each with bits of its own: multiplication by an odd number is a permutation of all words."""
+    return torch.arange(count, dtype=torch.int64, device=device) * 0x5851F42D4C957F2D
+
+
 def wait(torch: Any, device: str) -> None:
     if device == "cuda":
         torch.cuda.synchronize()

@@ -276,8 +276,11 @@ _SENSORS: Mapping[str, tuple[str, Callable[[Nvml, Any], float]]] = {
 class Sensors(threading.Thread):
     """Samples a GPU's sensors until its block ends.
 
-    pci: address of the GPU; a slice of a GPU (MIG) has that of the whole. period_s: between samples. samples: name of
-    `UNITS` -> values. reasons: why clocks were lowered -> in how many samples. problems: name -> why it has none.
+    pci: address of the GPU; a slice of a GPU (MIG) has that of the whole.
+    period_s: between samples.
+    samples: name of `UNITS` -> values.
+    reasons: why clocks were lowered -> in how many samples.
+    problems: name -> why it has none.
     """
 
     pci: str

@@ -77,9 +77,14 @@ def _work(work: Callable[[], int], guard: int) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+        exit_now(status)
+
+
+def exit_now(status: int) -> NoReturn:
+    """End this process without Python's own end, in which libraries may crash."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _prctl(option: int, value: int) -> None:

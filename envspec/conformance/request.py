@@ -121,9 +121,11 @@ class LockedGpuCode:
 class LockedStack:
     """The part of the lock that checks compare with.
 
-    packages: normalised name -> version, wheels and conda packages. expected: the environment, as JSON of
-    `envspec.verifier`. size_bytes: of its wheels and conda archives. cuda_release: as `12.8.1`. minimum_driver: as
-    `525.60.13`.
+    packages: normalised name -> version, wheels and conda packages.
+    expected: the environment, as JSON of `envspec.verifier`.
+    size_bytes: of its wheels and conda archives.
+    cuda_release: as `12.8.1`.
+    minimum_driver: as `525.60.13`.
     """
 
     name: str

@@ -291,15 +291,23 @@ def ensure_image(engine: Engine, reference: str, on_progress: Callable[[int, int
 
 def find_image(engine: Engine, reference: str) -> EngineImage | None:
     """The image in the engine; None if it does not have it."""
+    with engine.errors_while("looking for the image"):
+        found = inspect_image(engine, reference)
+    if found is None:
+        return None
+    return EngineImage(reference, str(found["Id"]))
+
+
+def inspect_image(engine: Engine, reference: str) -> Mapping[str, Any] | None:
+    """The engine's description of an image; None if it does not have it. Raises the SDK's errors."""
     from docker.errors import ImageNotFound, NotFound
 
     # The SDK's types lack it.
-    inspect = cast("Callable[[str], dict[str, Any]]", engine.client.inspect_image)
-    with engine.errors_while("looking for the image"):
-        try:
-            return EngineImage(reference, str(inspect(reference)["Id"]))
-        except (ImageNotFound, NotFound):
-            return None
+    inspect = cast("Callable[[str], Mapping[str, Any]]", engine.client.inspect_image)
+    try:
+        return inspect(reference)
+    except (ImageNotFound, NotFound):
+        return None
 
 
 def _pull(engine: Engine, reference: Reference, on_progress: Callable[[int, int], None]) -> int:

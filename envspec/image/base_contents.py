@@ -19,7 +19,7 @@ from email.parser import HeaderParser
 from typing import Final
 
 from envspec.errors import UsageError
-from envspec.image.config import BadBase, Base
+from envspec.image.config import DEFAULT_PATH, BadBase, Base
 from envspec.image.gpu_code import FatbinScan, union
 from envspec.image.layers.contents import (
     FILE,
@@ -46,7 +46,6 @@ _FORM: Final = 1
 #: The largest published bases have 400.
 _MOST_PACKAGES: Final = 20_000
 _MOST_LINKS: Final = 40
-_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SITE: Final = r"(?:[^/]+/)+(?:site|dist)-packages"
 
 
@@ -222,7 +221,7 @@ def contents_of(entries: Mapping[str, Kept], env: Mapping[str, str], name: str) 
         UsageError: its PATH has no Python whose version is known.
     """
     links = _Links(entries)
-    python = _python(links, env.get("PATH") or _PATH, name)
+    python = _python(links, env.get("PATH") or DEFAULT_PATH, name)
     nested, own = python.sites
     by_site = _metadata_by_site(entries)
     sites, site = list(nested), ""

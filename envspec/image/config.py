@@ -25,7 +25,8 @@ LABEL_NAME: Final = "envspec.name"
 LABEL_LOCK: Final = "envspec.lock"
 OCI_CONFIG: Final = "application/vnd.oci.image.config.v1+json"
 _OCI: Final = "org.opencontainers.image."
-_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+#: Of containers of a base without a PATH, as Docker sets it.
+DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: Docker's media types of layers with the same bytes: an OCI manifest uses OCI's.
 _OCI_TYPES: Final[Mapping[str, str]] = {
     "application/vnd.docker.image.rootfs.diff.tar.gzip": "application/vnd.oci.image.layer.v1.tar+gzip",
@@ -147,7 +148,7 @@ def rfc3339(time: datetime) -> str:
 def environment(lock: Lock, base_env: Mapping[str, str], run: RunConfig) -> dict[str, str]:
     """The variables of the base, the packages, the services and the spec, in increasing priority."""
     env = dict(base_env)
-    env["PATH"] = f"/{PREFIX}/bin:{env.get('PATH', _PATH)}"
+    env["PATH"] = f"/{PREFIX}/bin:{env.get('PATH', DEFAULT_PATH)}"
     if lock.is_for_gpus:
         env["NVIDIA_VISIBLE_DEVICES"] = env.get("NVIDIA_VISIBLE_DEVICES") or "all"
         env["NVIDIA_DRIVER_CAPABILITIES"] = env.get("NVIDIA_DRIVER_CAPABILITIES") or "compute,utility"

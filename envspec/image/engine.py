@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from envspec.engine import errors
-from envspec.engine.client import Engine
+from envspec.engine.client import Engine, inspect_image
 from envspec.engine.errors import EngineError
 from envspec.errors import UsageError
 from envspec.facts.tables import numeric
@@ -40,14 +40,14 @@ def find_image(engine: Engine, image: Image) -> str | None:
         EngineError, EngineUnreachable: the engine fails.
     """
     with engine.errors_while(_FINDING):
-        if _inspect(engine, image.id) is not None:
+        if inspect_image(engine, image.id) is not None:
             return image.id
         if not engine.facts.containerd_store:
             return None
         config = json.loads(image.config)
         lock = (config["config"].get("Labels") or {}).get(LABEL_LOCK)
         for summary in engine.client.images(filters={"label": f"{LABEL_LOCK}={lock}"} if lock else None):
-            found = _inspect(engine, summary["Id"])
+            found = inspect_image(engine, summary["Id"])
             if found is not None and is_same(found, config):
                 return str(summary["Id"])
     return None
@@ -75,7 +75,7 @@ def count_loaded_layers(engine: Engine, image: Image) -> int:
     most, diff_ids = 0, [layer.diff_id for layer in image.layers]
     with engine.errors_while(_FINDING):
         for summary in engine.client.images(all=True):
-            found = _inspect(engine, summary["Id"]) or {}
+            found = inspect_image(engine, summary["Id"]) or {}
             most = max(most, common_prefix((found.get("RootFS") or {}).get("Layers") or [], diff_ids))
     return most
 
@@ -147,14 +147,3 @@ def _message(text: str) -> str:
         return str(json.loads(text)["message"])
     except (ValueError, LookupError, TypeError):
         return text
-
-
-def _inspect(engine: Engine, name: str) -> Mapping[str, Any] | None:
-    from docker.errors import ImageNotFound, NotFound
-
-    # The SDK declares no type.
-    inspect = cast("Callable[[str], Mapping[str, Any]]", engine.client.inspect_image)
-    try:
-        return inspect(name)
-    except (ImageNotFound, NotFound):
-        return None

@@ -71,9 +71,12 @@ class OwnedFiles:
 
 @dataclass(frozen=True)
 class Installed:
-    """What an environment declares. wheels: without distributions that conda installed. paths: files in its
-    site-packages; bytecode: without what a package lists with a hash; both relative to the environment. findings: what
-    differs from what the environment itself declares.
+    """What an environment declares.
+
+    wheels: without distributions that conda installed.
+    paths: files in its site-packages, relative to the environment.
+    bytecode: relative to the environment, without what a package lists with a hash.
+    findings: what differs from what the environment itself declares.
     """
 
     environment: PythonEnvironment

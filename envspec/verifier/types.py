@@ -32,9 +32,13 @@ class ExpectedConda:
 
 @dataclass(frozen=True)
 class Expected:
-    """A whole environment. allowed: names of distributions that may be installed besides. beneath: those of the base
-    image, or of the system, on top of which it is installed; record_sha256 is then that of RECORD itself. owners: path
-    -> package, of files that several packages have with different content; see `installed.entries_of_owners`.
+    """A whole environment.
+
+    allowed: names of distributions that may be installed besides.
+    beneath: those of the base image, or of the system, on top of which it is installed; record_sha256 is then that of
+        RECORD itself.
+    owners: path -> package, of files that several packages have with different content; see
+        `installed.entries_of_owners`.
     wrong_records: package -> path -> SHA-256, of files that RECORD does not list as they are; see `models.WrongRow`.
     """
 

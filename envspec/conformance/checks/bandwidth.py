@@ -12,7 +12,7 @@ from typing import Any
 
 from envspec.conformance.bounds import SIZES
 from envspec.conformance.events import CheckContext
-from envspec.conformance.numerics import best_time, case
+from envspec.conformance.numerics import best_time, case, distinct_words
 from envspec.conformance.results import Driver, Gpu
 from envspec.conformance.stragglers import SHARE, can_tell, described
 
@@ -84,20 +84,16 @@ def _measure(
     """GB/s of a copy between two devices; None if it is refused. factor: 2 if one memory is read and written."""
     words = SIZES[f"bandwidth.bytes.{context.device}"] // _WORD_BYTES
 
-    def pattern(device: str) -> Any:
-        # Each word has bits of its own: multiplication by an odd number is a permutation.
-        return torch.arange(words, dtype=torch.int64, device=device) * 0x5851F42D4C957F2D
-
     def pinned(tensor: Any) -> Any:
         if context.request.cuda and tensor.device.type == "cpu":
             return tensor.pin_memory()
         return tensor
 
     with case(torch, context, name):
-        source = pinned(pattern(ends[0]))
+        source = pinned(distinct_words(torch, words, ends[0]))
         target = pinned(torch.zeros(words, dtype=torch.int64, device=ends[1]))
         seconds, spread = best_time(torch, context.device, partial(target.copy_, source, non_blocking=True))
-        wrong = int((target != pattern(ends[1])).sum())
+        wrong = int((target != distinct_words(torch, words, ends[1])).sum())
         context.exact(f"{name} is exact", ok=not wrong, detail=f"{wrong} of {words} words differ")
         rate = float(factor * words * _WORD_BYTES / seconds / 1e9)
         size = f"{words * _WORD_BYTES >> 20} MiB"

@@ -11,6 +11,7 @@ from envspec.conformance import hardware
 from envspec.conformance.bounds import SIZES
 from envspec.conformance.events import CheckContext
 from envspec.conformance.libraries import LIBRARIES
+from envspec.conformance.numerics import distinct_words
 from envspec.conformance.requirements import numbers
 from envspec.conformance.results import Driver, NotRun, named_texts
 
@@ -153,8 +154,7 @@ def _copies(context: CheckContext, torch: Any, count: int) -> None:
     wrong = []
 
     def pattern(source: int, at: int) -> Any:
-        # Odd: a permutation of all words of 64 bits, so that each word has bits of its own.
-        return torch.arange(words, dtype=torch.int64, device=f"cuda:{at}") * 0x5851F42D4C957F2D + source
+        return distinct_words(torch, words, f"cuda:{at}") + source
 
     with context.phase(name):
         sent: dict[int, Any] = {}

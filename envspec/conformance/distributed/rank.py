@@ -12,14 +12,13 @@ import importlib
 import json
 import os
 import signal
-import sys
 import threading
 import time
 import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, NoReturn
 
 from envspec.conformance.bounds import SIZES
 from envspec.conformance.distributed import collectives, nccl, training
@@ -27,7 +26,7 @@ from envspec.conformance.distributed.launch import Launch, events_of
 from envspec.conformance.distributed.training import Trainee, digest
 from envspec.conformance.events import EventWriter
 from envspec.conformance.numerics import elements
-from envspec.conformance.processes import die_with_parent
+from envspec.conformance.processes import die_with_parent, exit_now
 from envspec.conformance.results import Cause
 
 _BEAT_S = 1.0
@@ -145,7 +144,7 @@ class Process:
         return int(self.store.get(key))
 
 
-def main(parent: int, folder: Path) -> int:
+def main(parent: int, folder: Path) -> NoReturn:
     """Run a rank. parent: PID of torchrun. folder: of the launch, with its task."""
     die_with_parent(parent)
     faulthandler.enable()
@@ -154,10 +153,7 @@ def main(parent: int, folder: Path) -> int:
         log = EventWriter(lines)
         log.write("turn", time.monotonic())
         status = _run(Launch.read(folder), folder, log)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # As in `worker`: crashes at exit do not count.
-    os._exit(status)
+    exit_now(status)
 
 
 def _run(launch: Launch, folder: Path, log: EventWriter) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from envspec.engine.client import open_engine
+from envspec.engine.client import inspect_image, open_engine
 from envspec.engine.errors import EngineError, NoEngine
 from envspec.errors import NetworkError, NoSolution
 from envspec.image.sources.system_script import MIRROR, NO_APT, NO_SNAPSHOT, NO_UPDATE, OUT, WORK
@@ -232,13 +232,10 @@ def check_status(status: int, lines: list[str], job: ContainerJob) -> None:
 
 
 def _pull(engine: Engine, job: ContainerJob, log: _Log) -> None:
-    from docker.errors import ImageNotFound
-
     system, architecture = OCI_PLATFORMS[job.platform]
-    with contextlib.suppress(ImageNotFound):
-        found = engine.client.inspect_image(job.base)  # type: ignore[no-untyped-call]  # not in docker's stubs
-        if (found.get("Os"), found.get("Architecture")) == (system, architecture):
-            return
+    found = inspect_image(engine, job.base) or {}
+    if (found.get("Os"), found.get("Architecture")) == (system, architecture):
+        return
     log(f"pulling {job.base}")
     name, _, digest = job.base.partition("@")
     platform = f"{system}/{architecture}"

@@ -15,6 +15,7 @@ from importlib.resources import files
 from typing import Final
 
 from envspec.data import DATA
+from envspec.image.config import DEFAULT_PATH
 from envspec.image.services import GID, HOME, UID, USER
 
 #: Folder of the container's input and output; excluded from the layer.
@@ -33,7 +34,6 @@ NO_UPDATE: Final = 66
 
 #: This machine's variables for the archive's network.
 _PROXIES: Final = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
-_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: Files that depend on the machine or the time. `*` also matches `/`.
 _LEFT_OUT: Final = (
     *(f"{WORK[1:]}/*", ".dockerenv", "run/*", "tmp/*", "var/tmp/*", "dev/*", "proc/*", "sys/*"),
@@ -74,7 +74,7 @@ def work_files(wish: AptRequest, environ: Mapping[str, str], certificates: bytes
     """
     bundle = f"{WORK}/ca.pem" if certificates else None
     variables = {
-        "PATH": _PATH,
+        "PATH": DEFAULT_PATH,
         "LC_ALL": "C.UTF-8",
         "TZ": "UTC",
         "HOME": "/root",
