@@ -107,7 +107,7 @@ class _Building:
         view = self.views[target]
         file = (await view.selection(name)).files[filename]
         if file.sha256 is None:
-            file = await view.measured(name, file)
+            file = await view.measure(name, file)
         release = name, version_of(filename) or Version("0")
         return _Sdist(release, target, view.rules.index_of(name), file, file.sha256 or "")
 

@@ -238,18 +238,18 @@ def rejected_candidate(chosen: ChosenRecords, name: str, records: Iterable[RepoD
     records: all of the name.
     """
     request, version = chosen.request, chosen.records[name].version
-    later = _newer(records, version)
+    later = _newer_records(records, version)
     # A newer build for the CPU is named only if there is no newer CUDA build.
-    cuda = _newest(cuda_builds(later), version, request) if chosen.is_cuda(name) else []
-    newer = cuda or _newest(later, version, request)
+    cuda = _newest_builds(cuda_builds(later), version, request) if chosen.is_cuda(name) else []
+    newer = cuda or _newest_builds(later, version, request)
     if not newer:
         return None
-    fewest = _fewest(chosen, newer)
+    fewest = _fewest_reasons(chosen, newer)
     rejected = str(newer[0].version)
-    return Rejected(rejected, fewest[:1] or _unexplained(chosen, name, rejected))
+    return Rejected(rejected, fewest[:1] or _why_kept(chosen, name, rejected))
 
 
-def _fewest(chosen: ChosenRecords, candidates: Iterable[RepoDataRecord]) -> Why:
+def _fewest_reasons(chosen: ChosenRecords, candidates: Iterable[RepoDataRecord]) -> Why:
     """What excludes the candidate that the fewest reasons exclude."""
     return min((tuple(chosen.against(each)) for each in candidates), key=lambda why: (len(why), words(why)))
 
@@ -277,10 +277,10 @@ def preferred_candidate(
     if not timely:
         problem = RequestLimits(chosen.request, {}, {}).too_late(same)
         return Rejected(text, (reason("conda-too-late", problem=problem),))
-    return Rejected(text, _fewest(chosen, timely)[:1] or (reason("conda-conflict"),))
+    return Rejected(text, _fewest_reasons(chosen, timely)[:1] or (reason("conda-conflict"),))
 
 
-def _unexplained(chosen: ChosenRecords, name: str, rejected: str) -> Why:
+def _why_kept(chosen: ChosenRecords, name: str, rejected: str) -> Why:
     """Why a version was not chosen that nothing excludes: it is newer than the lock, which is kept."""
     record = cast("RepoDataRecord", chosen.records[name])
     locked = next((package for package in chosen.request.locked if package.filename == record.file_name), None)
@@ -293,7 +293,7 @@ def _unexplained(chosen: ChosenRecords, name: str, rejected: str) -> Why:
     return (reason(code, version=record.version, package=name),)
 
 
-def _newest(records: Iterable[RepoDataRecord], version: Version, request: CondaRequest) -> list[RepoDataRecord]:
+def _newest_builds(records: Iterable[RepoDataRecord], version: Version, request: CondaRequest) -> list[RepoDataRecord]:
     """All records of the newest version within its cutoff that is not older than `version`."""
     found: list[RepoDataRecord] = []
     best = version
@@ -305,7 +305,7 @@ def _newest(records: Iterable[RepoDataRecord], version: Version, request: CondaR
     return found
 
 
-def _newer(records: Iterable[RepoDataRecord], version: Version) -> list[RepoDataRecord]:
+def _newer_records(records: Iterable[RepoDataRecord], version: Version) -> list[RepoDataRecord]:
     """The records above a version. A version is compared once, however many builds it has."""
     verdicts: dict[str, bool] = {}
     found: list[RepoDataRecord] = []

@@ -179,7 +179,7 @@ def is_release(torch: str) -> bool:
     return not (is_labelled or version.is_prerelease)
 
 
-def shown(found: FoundEnvironment, environment: Mapping[str, str]) -> dict[str, FoundPackage]:
+def shown_packages(found: FoundEnvironment, environment: Mapping[str, str]) -> dict[str, FoundPackage]:
     """The packages as resolvers see them: without requirements that the environment itself does not meet.
 
     It is as its author left it: nothing of it moves, and nothing is added for it alone. environment: for markers.

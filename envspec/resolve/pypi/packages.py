@@ -134,7 +134,7 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
     lacking = await _unknown_extras(installed, view)
     await asyncio.gather(*(_measure(node, view) for node in installed if node.file.sha256 is None))
     chosen = await asyncio.gather(*(_choose(node, graph) for node in installed))
-    existing = _existing(graph)
+    existing = _existing_packages(graph)
     held_back = _held_back(chosen, request, view.rules)
     warnings = [*_by_python(held_back, request.target.python.series), *_warnings(installed, graph)]
     moved: list[str] = []
@@ -143,11 +143,11 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
         if each.moved:
             moved.append(each.moved)
         if each.backtracked and each.package in held_back:
-            rows.append(HeldBack(each.package.name, held_back[each.package], await _recent(each.node, view)))
+            rows.append(HeldBack(each.package.name, held_back[each.package], await _oldest_recent(each.node, view)))
     return Resolution(
         request.target,
         tuple(each.package for each in chosen),
-        (*warnings, *lacking, *_unmet_there(existing, view.rules)),
+        (*warnings, *lacking, *_unmet_warnings(existing, view.rules)),
         installed=existing,
         shared=await _shared({node.name: node.file for node in installed}, view),
         moved=tuple(moved),
@@ -179,9 +179,9 @@ async def _choose(node: _Node, graph: _Graph) -> _Chosen:
     view, source = graph.view, graph.view.rules.sources.get(node.name)
     digest, (rejected, backtracked), preferred, moved, size = await asyncio.gather(
         view.record_digest(node.name, node.file),
-        _newest(node, graph),
-        _preferred(node, graph),
-        _moved(node, graph),
+        _newest_release(node, graph),
+        _preferred_release(node, graph),
+        _why_moved(node, graph),
         view.size_bytes(node.name, node.file),
     )
     removed = applicable(node.removed, graph.environment, frozenset(node.extras))
@@ -214,7 +214,7 @@ def _held_back(chosen: Iterable[_Chosen], request: PypiRequest, rules: Rules) ->
     return found
 
 
-def _existing(graph: _Graph) -> tuple[InstalledPackage, ...]:
+def _existing_packages(graph: _Graph) -> tuple[InstalledPackage, ...]:
     """What the packages are installed on top of, with what of them requires it."""
     found: list[InstalledPackage] = []
     for name, package in sorted(graph.view.rules.provided.items()):
@@ -226,14 +226,14 @@ def _existing(graph: _Graph) -> tuple[InstalledPackage, ...]:
 
 def _warnings(installed: Sequence[_Node], graph: _Graph) -> Iterator[Reason]:
     """Warnings about wheels, and about releases that were left out."""
-    yield from filter(None, (_compiled_beside(node, graph) for node in installed))
-    yield from filter(None, (_untagged(node, graph.view.rules) for node in installed))
-    yield from (_yanked(node) for node in installed if node.file.yanked is not None)
+    yield from filter(None, (_compiled_warning(node, graph) for node in installed))
+    yield from filter(None, (_untagged_warning(node, graph.view.rules) for node in installed))
+    yield from (_yanked_warning(node) for node in installed if node.file.yanked is not None)
     for (name, version), why in sorted(graph.request.excluded().items()):
         yield reason("left-out", why, package=name, version=version)
 
 
-def _unmet_there(existing: Iterable[InstalledPackage], rules: Rules) -> Iterator[Reason]:
+def _unmet_warnings(existing: Iterable[InstalledPackage], rules: Rules) -> Iterator[Reason]:
     """Warnings for requirements of packages in use that their environment does not meet."""
     for each in existing:
         package = rules.provided[each.name]
@@ -269,7 +269,7 @@ async def _former_extras(node: _Node, view: View) -> frozenset[str]:
     return offered_extras(await view.metadata(node.name, older[min(older)].filename))
 
 
-def _compiled_beside(node: _Node, graph: _Graph) -> Reason | None:
+def _compiled_warning(node: _Node, graph: _Graph) -> Reason | None:
     """A warning for a wheel that is compiled against PyPI's torch, beside conda's torch."""
     torch = graph.view.rules.provided.get("torch")
     if torch is None or node.file.filename.split("-")[-2] == "none" or not node.file.is_wheel:
@@ -282,7 +282,7 @@ def _compiled_beside(node: _Node, graph: _Graph) -> Reason | None:
     return reason(code, package=node.name, version=node.version, torch=torch)
 
 
-def _untagged(node: _Node, rules: Rules) -> Reason | None:
+def _untagged_warning(node: _Node, rules: Rules) -> Reason | None:
     """A warning for a wheel that is for Linux, whatever its glibc."""
     platform = node.file.filename.removesuffix(".whl").rpartition("-")[2]
     # PyTorch's own are built for the systems that it names; those that are built here, for the target.
@@ -291,7 +291,7 @@ def _untagged(node: _Node, rules: Rules) -> Reason | None:
     return reason("untagged", package=node.name, version=node.version, tag=platform)
 
 
-def _yanked(node: _Node) -> Reason:
+def _yanked_warning(node: _Node) -> Reason:
     if node.file.yanked:
         return reason("used-yanked-because", package=node.name, version=node.version, reason=node.file.yanked)
     return reason("used-yanked", package=node.name, version=node.version)
@@ -334,7 +334,7 @@ def _rank(file: ListedFile, view: View) -> int:
 
 
 async def _measure(node: _Node, view: View) -> None:
-    node.file, node.hash = await view.measured(node.name, node.file), "measured"
+    node.file, node.hash = await view.measure(node.name, node.file), "measured"
 
 
 def _add_requirements(graph: _Graph) -> None:
@@ -371,7 +371,7 @@ def _locked_file(node: _Node, view: View, size_bytes: int | None) -> WheelFile:
     return WheelFile(index.name, file.filename, sha256, size_bytes, url, node.hash)
 
 
-async def _newest(node: _Node, graph: _Graph) -> tuple[Rejected | None, bool]:
+async def _newest_release(node: _Node, graph: _Graph) -> tuple[Rejected | None, bool]:
     """The newest release that `as_of` allows, if it is not the pinned one, with the reason.
 
     Also whether the resolver backtracked: nothing excludes the release, but its own requirements do not fit the others.
@@ -379,7 +379,7 @@ async def _newest(node: _Node, graph: _Graph) -> tuple[Rejected | None, bool]:
     request, view = graph.request, graph.view
     if node.name in view.rules.direct:
         return None, False
-    candidates = await _newer(node, view)
+    candidates = await _newer_releases(node, view)
     if not candidates:
         # A newer release may have no file that this target can load.
         newest = (await view.selection(node.name)).unloadable
@@ -408,7 +408,7 @@ async def _reason(node: _Node, candidate: tuple[Version, ListedFile], graph: _Gr
     request, view = graph.request, graph.view
     version, file = candidate
     python = request.target.python.version
-    if why := _excluding(node, version, request):
+    if why := _exclusions(node, version, request):
         return why, False
     if not allows(file.requires_python or "", python):
         return _needs_python(file.requires_python, python), False
@@ -422,36 +422,36 @@ async def _reason(node: _Node, candidate: tuple[Version, ListedFile], graph: _Gr
     if problem := view.unreadable.get(release):
         return (reason("unreadable", problem=problem),), False
     required = applicable(declared(metadata), graph.environment, frozenset(node.extras))
-    return await _unmet(required, graph)
+    return await _unmet_requirement(required, graph)
 
 
 def _needs_python(needed: str | None, python: str) -> Why:
     return (reason("needs-python", python=needed, target=python),)
 
 
-async def _preferred(node: _Node, graph: _Graph) -> Rejected | None:
+async def _preferred_release(node: _Node, graph: _Graph) -> Rejected | None:
     """The version that the spec prefers, with the reason why another one is locked."""
     request = graph.request
     preferred = request.release_of(node.name, BoundKind.PREFERRED)
     if preferred not in (None, node.version) and request.is_kept(node.name, node.version):
         return Rejected(str(preferred), (reason("lock-before"),))
-    return await _not_chosen(preferred, node, graph)
+    return await _why_not_chosen(preferred, node, graph)
 
 
-async def _moved(node: _Node, graph: _Graph) -> str | None:
+async def _why_moved(node: _Node, graph: _Graph) -> str | None:
     """Why a package does not have the release of the lock before any more, unless the spec's own lines exclude it."""
     request = graph.request
     old = request.release_of(node.name, *OLD_PINS)
     if old is not None and old.public == node.version.public:
         # Another build of it.
         return None
-    found = await _not_chosen(old, node, graph)
+    found = await _why_not_chosen(old, node, graph)
     if found is None or has_code(found.why[:1], "spec-requires", "spec-overrides"):
         return None
     return f"{node.name} {found.version} -> {node.version}: {words(found.why)}"
 
 
-async def _not_chosen(
+async def _why_not_chosen(
     version: Version | None,
     node: _Node,
     graph: _Graph,
@@ -479,7 +479,7 @@ async def _not_chosen(
     return Rejected(text, (no_wheel_reason(request.target),))
 
 
-async def _unmet(required: Iterable[Requirement], graph: _Graph) -> tuple[Why, bool]:
+async def _unmet_requirement(required: Iterable[Requirement], graph: _Graph) -> tuple[Why, bool]:
     """The requirement of a newer release that the other pins do not meet, and whether the resolver backtracked."""
     view = graph.view
     for requirement in required:
@@ -498,7 +498,7 @@ async def _unmet(required: Iterable[Requirement], graph: _Graph) -> tuple[Why, b
     return _NO_SET, True
 
 
-def _excluding(node: _Node, version: Version, request: PypiRequest) -> Why:
+def _exclusions(node: _Node, version: Version, request: PypiRequest) -> Why:
     """The requirements that exclude a version, else the constraints that do."""
     excluding = [asker for asker in sorted(node.askers) if not _allows(asker, version)]
     bounds: list[Reason] = []
@@ -538,7 +538,7 @@ def _bound(asker: Dependent, name: str) -> Reason:
 
 async def _bound_of_spec(node: _Node, requirement: Requirement, view: View) -> str | None:
     """The spec's requirement on a package if it excludes every newer release that would meet `requirement`."""
-    newer = await _newer(node, view)
+    newer = await _newer_releases(node, view)
     meeting = [version for version in newer if requirement.specifier.contains(version, prereleases=True)]
     if not meeting:
         return None
@@ -548,7 +548,7 @@ async def _bound_of_spec(node: _Node, requirement: Requirement, view: View) -> s
     return None
 
 
-async def _newer(node: _Node, view: View) -> dict[Version, ListedFile]:
+async def _newer_releases(node: _Node, view: View) -> dict[Version, ListedFile]:
     """The releases newer than the pin that the target can load, with the best file of each; yanked ones excluded."""
     found: dict[Version, ListedFile] = {}
 
@@ -568,10 +568,10 @@ async def _newer(node: _Node, view: View) -> dict[Version, ListedFile]:
     return found
 
 
-async def _recent(node: _Node, view: View) -> str:
+async def _oldest_recent(node: _Node, view: View) -> str:
     """The oldest of the newer releases that is not years old; empty if there is none."""
     oldest = view.rules.as_of - timedelta(days=_far_back_days(node.askers, backtracked=True))
-    newer = await _newer(node, view)
+    newer = await _newer_releases(node, view)
     recent = [each for each, file in newer.items() if file.uploaded and upload_time(file.uploaded) > oldest]
     return str(min(recent)) if recent else ""
 

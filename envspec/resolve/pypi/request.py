@@ -31,7 +31,7 @@ from envspec.models import DEFAULT_INDEX, SPEC, CudaVersion, Decision, Dependent
 from envspec.origins import INDEX_FAMILY, PYTORCH, PYTORCH_INDEX
 from envspec.reasons import Why, reason, words
 from envspec.resolve.pypi.errors import check_conflicts, torch_family_conflict
-from envspec.resolve.pypi.found import bounds_of, is_release, shown
+from envspec.resolve.pypi.found import bounds_of, is_release, shown_packages
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.routing import (
     OWN_VERSION,
@@ -200,7 +200,7 @@ def _lines_of(spec: Spec, target: Target, given: GivenPackages) -> _Lines:
     bounds = [line for line in spec.pip.constraints if line.applies_to(environment)]
     provided = dict(given.provided)
     if given.found is not None:
-        provided |= shown(given.found, environment)
+        provided |= shown_packages(given.found, environment)
     check_conflicts(required, bounds, spec.pip, provided)
     _check_addresses(spec, target)
     tags = tuple(wheel_tags(target))
@@ -210,8 +210,8 @@ def _lines_of(spec: Spec, target: Target, given: GivenPackages) -> _Lines:
     labelled: list[Requirement] = []
     if "torch" not in elsewhere:
         labelled = [line for line in (*required, *bounds) if _names_build(line, elsewhere)]
-        required = _unlabelled(required, labelled)
-        bounds = _unlabelled(bounds, labelled)
+        required = _without_labels(required, labelled)
+        bounds = _without_labels(bounds, labelled)
     from_default = {line.name: (Dependent(SPEC, str(line)),) for line in required if line.name not in elsewhere}
     if conflict := torch_family_conflict(from_default, provided):
         raise conflict
@@ -234,10 +234,10 @@ def _from_no_index(
         if str(line) in given.sources:
             sources[line.name] = given.sources[str(line)]
     _check_loadable(spec, direct, ranks, target)
-    return direct | {name: _served(source, name) for name, source in sources.items()}, sources
+    return direct | {name: _served_file(source, name) for name, source in sources.items()}, sources
 
 
-def _unlabelled(lines: Sequence[Requirement], labelled: Sequence[Requirement]) -> list[Requirement]:
+def _without_labels(lines: Sequence[Requirement], labelled: Sequence[Requirement]) -> list[Requirement]:
     found = list(lines)
     for at, line in enumerate(lines):
         if line in labelled:
@@ -395,7 +395,7 @@ def _line(requirement: Requirement, direct: Mapping[str, ListedFile]) -> str:
     return f"{requirement.name}{extras}=={version}"
 
 
-def _served(source: BuiltSource, name: str) -> ListedFile:
+def _served_file(source: BuiltSource, name: str) -> ListedFile:
     """A wheel that was built for this target, as our index shows it: resolvers need not match its tags. An unbuilt
     sdist is shown as those of indexes are.
     """

@@ -32,7 +32,7 @@ async def fetch_wheel(
     url = without_credentials(str(requirement.url))
     listed = ListedFile(unquote(urlsplit(url).path.rpartition("/")[2]), url)
     client = IndexClient(store, now, http, environ)
-    found = await client.measured(PackageIndex(DIRECT_URL, str(requirement.url)), listed, as_of)
+    found = await client.measure(PackageIndex(DIRECT_URL, str(requirement.url)), listed, as_of)
     if requirement.sha256 and requirement.sha256 != found.sha256:
         raise WrongHash(
             f"{url} has SHA-256 {found.sha256}, the spec has {requirement.sha256}",

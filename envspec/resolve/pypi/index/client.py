@@ -154,14 +154,14 @@ class IndexClient:
         _check_hash(index, file.filename, file.sha256, answer.body)
         return answer.body
 
-    async def measured(self, index: PackageIndex, file: ListedFile, as_of: datetime) -> ListedFile:
+    async def measure(self, index: PackageIndex, file: ListedFile, as_of: datetime) -> ListedFile:
         """The file with the SHA-256 of its bytes, for one whose index gives none.
 
         It is downloaded once, and again if the last time was before `as_of`.
         """
-        return await self.once(("measured", file.url, as_of), lambda: self._measured(index, file, as_of))
+        return await self.once(("measured", file.url, as_of), lambda: self._measure_file(index, file, as_of))
 
-    async def _measured(self, index: PackageIndex, file: ListedFile, as_of: datetime) -> ListedFile:
+    async def _measure_file(self, index: PackageIndex, file: ListedFile, as_of: datetime) -> ListedFile:
         url, store = without_credentials(file.url), self.store
         key = cache.key_of(["wheel", url])
         found = store.answer(key)

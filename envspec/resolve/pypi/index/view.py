@@ -405,10 +405,10 @@ class View:
         with self._recording():
             return await self._client.content(self.rules.index_of(name), file)
 
-    async def measured(self, name: str, file: ListedFile) -> ListedFile:
+    async def measure(self, name: str, file: ListedFile) -> ListedFile:
         """A file with its hash, for one whose index gives none."""
         with self._recording():
-            return await self._client.measured(self.rules.index_of(name), file, self.rules.cutoff_of(name))
+            return await self._client.measure(self.rules.index_of(name), file, self.rules.cutoff_of(name))
 
     async def consider(self, name: str, filename: str) -> None:
         """Start to fetch the RECORD of the first wheel of a project that a resolver reads: it chooses nearly all."""
