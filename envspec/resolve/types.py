@@ -27,8 +27,8 @@ LOOSEN: Final = "loosen one of the requirements named above, or move as_of"
 class Cutoffs:
     """The newest upload and build times that count.
 
-    names: packages with a cutoff of their own, by `--upgrade-package`. others: the cutoff of all other packages while
-    it is open which of them have to move too; None: `as_of`.
+    names: packages with a cutoff of their own, by `--upgrade-package`.
+    others: the cutoff of all other packages while it is open which of them have to move too; None: `as_of`.
     """
 
     as_of: datetime
@@ -52,7 +52,8 @@ def required_by(askers: Iterable[Dependent]) -> list[str]:
 class ProvidedPackage:
     """A Python package that comes from no index: conda installs it, or it is there before.
 
-    name: normalised (PEP 503). version: PEP 440's.
+    name: normalised (PEP 503).
+    version: PEP 440's.
     """
 
     name: str

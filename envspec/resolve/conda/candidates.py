@@ -259,7 +259,8 @@ def preferred_candidate(
 ) -> Rejected | None:
     """The version and build that the spec prefers, with the reason why another one was chosen.
 
-    preferred: version and build (empty: any). records: all of the name.
+    preferred: version and build (empty: any).
+    records: all of the name.
     """
     if preferred is None or preferred in ((package.version, ""), (package.version, package.build)):
         return None

@@ -219,7 +219,8 @@ _AT_ONCE: Final = 8
 def archive_reader(channels: Sequence[Channel], environ: Mapping[str, str], *, offline: bool) -> Reader:
     """A reader of these channels' archives, for one event loop, which reads each archive once.
 
-    environ: has the settings of HTTP. offline: only archives in folders (`file://`) are read.
+    environ: has the settings of HTTP.
+    offline: only archives in folders (`file://`) are read.
     """
     from rattler.package_streaming import PackageArchive
 

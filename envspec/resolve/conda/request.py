@@ -37,8 +37,8 @@ _MICROARCHITECTURE: Final = {
 def channels_of(spec: Spec, environ: Mapping[str, str], repodata: Mapping[str, Path]) -> tuple[Channel, ...]:
     """The spec's channels in its order, with credentials in their addresses; none without [conda].
 
-    environ: has the values of `${VARIABLE}`, not percent-encoded. repodata: folders that replace a channel's repodata,
-    by the channel's name or address.
+    environ: has the values of `${VARIABLE}`, not percent-encoded.
+    repodata: folders that replace a channel's repodata, by the channel's name or address.
 
     Raises:
         UsageError: a variable is not set, or the spec does not have a channel of `repodata`.

@@ -88,7 +88,8 @@ class _Node:
 class _Graph:
     """The pinned packages of one target.
 
-    environment: for markers. nodes: by name, also of what is from no index.
+    environment: for markers.
+    nodes: by name, also of what is from no index.
     """
 
     request: PypiRequest
@@ -451,11 +452,7 @@ async def _why_moved(node: _Node, graph: _Graph) -> str | None:
     return f"{node.name} {found.version} -> {node.version}: {words(found.why)}"
 
 
-async def _why_not_chosen(
-    version: Version | None,
-    node: _Node,
-    graph: _Graph,
-) -> Rejected | None:
+async def _why_not_chosen(version: Version | None, node: _Node, graph: _Graph) -> Rejected | None:
     """A version that was preferred, with the reason why another one is locked; None if it is locked."""
     request, view = graph.request, graph.view
     if version is None or version == node.version or node.name in view.rules.direct:

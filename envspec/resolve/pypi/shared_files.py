@@ -149,7 +149,8 @@ def decide(shared: Iterable[SharedFiles], owners: Mapping[str, str], locked: Ite
 
     What follows from names is decided again; what follows from content stays as it is, where content can decide it.
 
-    owners: `[pip] file_owner`. locked: the names of the packages from which all of this is.
+    owners: `[pip] file_owner`.
+    locked: the names of the packages from which all of this is.
     """
     known, rows = frozenset(locked), []
     for each in shared:

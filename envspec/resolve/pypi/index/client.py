@@ -463,7 +463,8 @@ class NoRanges(BadRemoteWheel):
 class RecordDigests:
     """Digests of wheels' RECORDs, from the cache, else from the network. A missing one never fails a lock.
 
-    missing: file names of wheels without one, with the reason. may_appear: whether another run may find one of them.
+    missing: file names of wheels without one, with the reason.
+    may_appear: whether another run may find one of them.
     """
 
     def __init__(self, client: IndexClient) -> None:

@@ -305,7 +305,8 @@ def _compare(directory: bytes, rows: Mapping[str, RecordEntry], written: int) ->
     Also the files that were changed later than RECORD: their hashes may be wrong. Not if RECORD is of midnight, as some
     build tools write it.
 
-    rows: of RECORD, by path. written: when RECORD was, as `_Entry.modified`.
+    rows: of RECORD, by path.
+    written: when RECORD was, as `_Entry.modified`.
     """
     differing: dict[str, _Entry] = {}
     later: dict[str, _Entry] = {}

@@ -86,8 +86,8 @@ class BadPage(ValueError):
 class PageListing:
     """All files of a project, each read on demand: a page may list thousands.
 
-    names: file names in the page's order, without odd wheels and sdists that no installer takes. file: reads the file
-    of that number; raises BadPage if it cannot be read or its name could do harm.
+    names: file names in the page's order, without odd wheels and sdists that no installer takes.
+    file: reads the file of that number; raises BadPage if it cannot be read or its name could do harm.
     """
 
     names: tuple[str, ...]
