@@ -255,7 +255,7 @@ def index_of(images: Sequence[Image], annotations: Mapping[str, str]) -> bytes:
         {
             "schemaVersion": 2,
             "mediaType": OCI_INDEX,
-            "manifests": [entry(image) for image in images],
+            "manifests": list(map(entry, images)),
             "annotations": dict(annotations),
         }
     )

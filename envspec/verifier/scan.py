@@ -289,7 +289,7 @@ def _module_files(folder: Path) -> dict[str, list[str]]:
 def _hides(candidate: Path, paths: Sequence[str]) -> bool:
     if not candidate.is_dir():
         return candidate.suffix in (".py", ".pyc", ".so", ".pyd")
-    if any((candidate / f"__init__{end}").exists() for end in (".py", ".pyc")):
+    if (candidate / "__init__.py").exists() or (candidate / "__init__.pyc").exists():
         return True
     # A folder without __init__ is a part of a namespace package: it hides only files that both parts have.
     top = f"{candidate.name}/"

@@ -26,7 +26,7 @@ _TYPES: Final[Mapping[EntryKind, bytes]] = {
     EntryKind.SYMLINK: b"2",
     EntryKind.FOLDER: b"5",
 }
-_PADDING: Final = tuple(bytes(size) for size in range(_BLOCK))
+_PADDING: Final = tuple(map(bytes, range(_BLOCK)))
 _NAME, _PREFIX, _LINK = 100, 155, 100
 _BLANKS: Final = b"        "
 _SUM_AT: Final = 148

@@ -430,4 +430,4 @@ def certificates_of(environ: Mapping[str, str]) -> bytes | None:
         return None
     if bundle.is_file():
         return bundle.read_bytes()
-    return b"\n".join(path.read_bytes() for path in sorted(bundle.glob("*.pem"))) or None
+    return b"\n".join(map(Path.read_bytes, sorted(bundle.glob("*.pem")))) or None
