@@ -80,7 +80,6 @@ _META_FIELDS: Final = (
 _FILE_FIELDS: Final = (
     *("file_mode", "no_link", "path_type", "prefix_placeholder", "sha256", "sha256_in_prefix", "size_in_bytes"),
 )
-#: Fields about why a package is in the lock: its files do not depend on them.
 
 
 @dataclass(frozen=True, slots=True)
