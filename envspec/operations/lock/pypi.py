@@ -18,7 +18,7 @@ from envspec.resolve.pypi.errors import UnusableSdists
 from envspec.resolve.pypi.index.selection import Sdists
 from envspec.resolve.pypi.metadata import parsed
 from envspec.resolve.pypi.resolver import Unsolvable
-from envspec.resolve.types import LOOSEN, Cutoffs, ProvidedPackage
+from envspec.resolve.types import Cutoffs, ProvidedPackage
 from envspec.resolve.upgrade import differing, moved_pypi, names_of, pins_of, without_packages
 
 
@@ -51,8 +51,9 @@ class Pypi:
         except Unsolvable as error:
             from envspec.operations.lock.suggestions import ways_to_solve
 
-            if error.hint == LOOSEN:
-                error.hint = ways_to_solve(error.message, spec, self._tried, self._state.context) or LOOSEN
+            if error.is_hint_general:
+                ways = ways_to_solve(error.message, spec, self._tried, self._state.context)
+                error.hint = ways or error.hint
             raise
         except UnusableSdists as error:
             from envspec.operations.lock.suggestions import with_wheels

@@ -180,6 +180,7 @@ async def no_solution_error(error: Unsolvable, request: PypiRequest, view: View)
     text = ". ".join([*reasons, last, *explanations])
     subject = f"no solution for Python {target.python.version} on {target.platform.value}"
     unsolvable = Unsolvable(f"{subject}: {text}", hint="; ".join(hints or [LOOSEN]), details=details)
+    unsolvable.is_hint_general = not hints
     unsolvable.passed_over = _passed_over(target, view)
     return unsolvable
 

@@ -175,9 +175,14 @@ class PassedOver(NamedTuple):
 
 
 class Unsolvable(NoSolution):
-    """No set of releases satisfies the requirements; the message is the resolver's. passed_over: newest first."""
+    """No set of releases satisfies the requirements; the message is the resolver's.
+
+    passed_over: newest first.
+    is_hint_general: whether its hint would be the same for every conflict.
+    """
 
     passed_over: tuple[PassedOver, ...] = ()
+    is_hint_general: bool = False
 
 
 class ResolverError(EnvspecError):
