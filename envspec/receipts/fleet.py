@@ -135,6 +135,9 @@ class Fleet:
     def of(self, verdict: NodeVerdict) -> tuple[NodeReport, ...]:
         return tuple(each for each in self.nodes if each.verdict is verdict)
 
+    def names_of(self, verdict: NodeVerdict) -> tuple[str, ...]:
+        return tuple(each.name for each in self.of(verdict))
+
     @property
     def verdict(self) -> Verdict:
         """`failed` if a node is to be drained or something fails on all, else `not known` if a receipt is."""
@@ -334,8 +337,10 @@ def _reason(check: CheckOutcome) -> str:
     return f"{check.check}: {' '.join(check.reason.split()) or check.status.value}"
 
 
-def _failed(receipt: Receipt, shared: Container[str]) -> list[str]:
-    return [failure.text for name, failure in _failures(receipt).items() if name not in shared]
+def _failed(receipt: Receipt, shared: Container[str]) -> Iterator[str]:
+    for name, failure in _failures(receipt).items():
+        if name not in shared:
+            yield failure.text
 
 
 def _usual_checks(receipts: Collection[Receipt]) -> set[str]:

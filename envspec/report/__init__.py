@@ -28,10 +28,13 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class Formats(Generic[T_contra]):
-    """Format -> module and function that render a value; the module is imported on use."""
+    """The renderers of a value, as `module:as_<format>`; a module is imported on use."""
 
-    def __init__(self, renderers: Mapping[str, str]) -> None:
-        self._renderers = renderers
+    def __init__(self, *renderers: str) -> None:
+        self._renderers = {}
+        for renderer in renderers:
+            _, _, form = renderer.rpartition("as_")
+            self._renderers[form] = renderer
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._renderers)
@@ -45,37 +48,18 @@ class Formats(Generic[T_contra]):
 
 
 RECEIPT: Final[Formats[Receipt]] = Formats(
-    {
-        "text": "receipt:as_text",
-        "json": "receipt:as_json",
-        "junit": "junit:as_junit",
-        "markdown": "receipt:as_markdown",
-        "html": "receipt:as_html",
-    }
+    "receipt:as_text", "receipt:as_json", "junit:as_junit", "receipt:as_markdown", "receipt:as_html"
 )
 COMPARISON: Final[Formats[Comparison]] = Formats(
-    {
-        "text": "comparison:as_text",
-        "json": "comparison:as_json",
-        "markdown": "comparison:as_markdown",
-        "html": "comparison:as_html",
-    }
+    "comparison:as_text", "comparison:as_json", "comparison:as_markdown", "comparison:as_html"
 )
-FLEET: Final[Formats[Fleet]] = Formats(
-    {"text": "fleet:as_text", "json": "fleet:as_json", "markdown": "fleet:as_markdown", "html": "fleet:as_html"}
-)
-LOCK_DIFF: Final[Formats[LockDiff]] = Formats(
-    {"text": "diff:as_text", "json": "diff:as_json", "markdown": "diff:as_markdown"}
-)
-EXPLANATION: Final[Formats[Explanation | PackageExplanation]] = Formats(
-    {"text": "explanation:as_text", "json": "explanation:as_json"}
-)
-FIT: Final[Formats[FitReport]] = Formats({"text": "explanation:fit_as_text", "json": "explanation:fit_as_json"})
-AUDIT: Final[Formats[AuditReport]] = Formats(
-    {"text": "audit:as_text", "json": "audit:as_json", "github": "audit:as_github", "sarif": "audit:as_sarif"}
-)
-IMPORT: Final[Formats[Imported]] = Formats({"text": "importing:as_text", "json": "importing:as_json"})
-IMAGE_DIFF: Final[Formats[ImageDiff]] = Formats({"text": "diff:image_as_text", "json": "diff:image_as_json"})
+FLEET: Final[Formats[Fleet]] = Formats("fleet:as_text", "fleet:as_json", "fleet:as_markdown", "fleet:as_html")
+LOCK_DIFF: Final[Formats[LockDiff]] = Formats("diff:as_text", "diff:as_json", "diff:as_markdown")
+EXPLANATION: Final[Formats[Explanation | PackageExplanation]] = Formats("explanation:as_text", "explanation:as_json")
+FIT: Final[Formats[FitReport]] = Formats("explanation:fit_as_text", "explanation:fit_as_json")
+AUDIT: Final[Formats[AuditReport]] = Formats("audit:as_text", "audit:as_json", "audit:as_github", "audit:as_sarif")
+IMPORT: Final[Formats[Imported]] = Formats("importing:as_text", "importing:as_json")
+IMAGE_DIFF: Final[Formats[ImageDiff]] = Formats("diff:image_as_text", "diff:image_as_json")
 
 #: Files of a receipt's folder -> format.
 RECEIPT_FILES: Final = {

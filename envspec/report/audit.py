@@ -9,7 +9,7 @@ from envspec.context import counted
 from envspec.diagnostics.audit import RULES
 from envspec.diagnostics.audit.types import AuditReport, Finding, Severity
 from envspec.escaping import one_line
-from envspec.report.format import document, listing, optional, row, text
+from envspec.report.format import block, document, listing, optional, row, text
 from envspec.version import VERSION
 
 _NUMBER: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
@@ -73,7 +73,7 @@ def _finding(each: Finding) -> dict[str, object]:
 
 def as_github(report: AuditReport) -> str:
     """Workflow commands, which GitHub shows at the lines (docs.github.com, Workflow commands)."""
-    return "".join(f"{line}\n" for line in _commands(report))
+    return block(_commands(report))
 
 
 def _commands(report: AuditReport) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Final
 
 from envspec.context import counted
@@ -55,7 +55,7 @@ def as_markdown(comparison: Comparison) -> str:
         _faults(comparison),
         _fleet(comparison),
         _worse(comparison),
-        *(replace(table, is_folded=True) for table in _sections(comparison)),
+        *_sections(comparison, is_folded=True),
     )
     return markdown_page((f"## {markdown(headline(comparison))}", ""), tables)
 
@@ -123,7 +123,9 @@ def _same_stack(comparison: Comparison) -> str:
 def _answer(comparison: Comparison, *sections: str) -> str:
     different = []
     for section in sections:
-        different += [line.what for line in comparison.sections[section] if line.weight is not Weight.INFO]
+        for line in comparison.sections[section]:
+            if line.weight is not Weight.INFO:
+                different.append(line.what)
     return f"no: {_some(different)}" if different else "yes"
 
 
@@ -139,7 +141,9 @@ def _bits(comparison: Comparison) -> str:
         return f"no, a machine computes wrong results: {_some([line.what for line in comparison.faults])}"
     if different := [line.what for line in comparison.sections["Fingerprints"]]:
         return f"exact results yes, others no: {_some(different)}"
-    return "yes" if has_shared_fingerprint(comparison.receipts) else "unknown: no fingerprint is in all receipts"
+    if has_shared_fingerprint(comparison.receipts):
+        return "yes"
+    return "unknown: no fingerprint is in all receipts"
 
 
 def _speed(comparison: Comparison) -> str:
@@ -161,27 +165,26 @@ def _faults(comparison: Comparison) -> Table:
 
 
 def _fleet(comparison: Comparison) -> Table:
+    rows = []
+    for name, receipt in zip(comparison.names, comparison.receipts, strict=True):
+        counts = brief_counts(receipt.summary.checks)
+        rows.append([name, receipt.verdict.value, devices(receipt), receipt.machine.driver or "-", counts])
     titles = "receipt|verdict:outcome|ran on|driver|passed / failed / not run"
-    numbers: list[tuple[str, ...]] = [()] * len(comparison.names)
     for column in columns(comparison.receipts):
         titles += f"|{column.title}, {column.unit}:number"
-        numbers = [(*each, amount(value)) for each, value in zip(numbers, column.values, strict=True)]
-    rows = []
-    for name, receipt, amounts in zip(comparison.names, comparison.receipts, numbers, strict=True):
-        counts = brief_counts(receipt.summary.checks)
-        driver = receipt.machine.driver or "-"
-        rows.append(row(name, receipt.verdict.value, devices(receipt), driver, counts, *amounts))
-    return listing("Receipts", rows, titles)
+        for cells, value in zip(rows, column.values, strict=True):
+            cells.append(amount(value))
+    return listing("Receipts", itertools.starmap(row, rows), titles)
 
 
-def _sections(comparison: Comparison) -> list[Table]:
+def _sections(comparison: Comparison, *, is_folded: bool = False) -> list[Table]:
     """A table of differences for each section; equal values of a difference share a row."""
     tables = []
     for title, lines in comparison.sections.items():
         if lines:
-            count = counted(len(lines), "difference")
-            rows = _rows(comparison, lines)
-            tables.append(listing(f"{title}: {count}", rows, "what|meaning:outcome|receipts|value|note"))
+            heading = f"{title}: {counted(len(lines), 'difference')}"
+            titles = "what|meaning:outcome|receipts|value|note"
+            tables.append(listing(heading, _rows(comparison, lines), titles, is_folded=is_folded))
     return tables
 
 

@@ -15,7 +15,6 @@ from envspec.report.format import (
     Row,
     Table,
     block,
-    capital,
     comma_separated,
     document,
     listing,
@@ -28,6 +27,7 @@ from envspec.report.format import (
     wrapped,
 )
 
+_TITLES: Final = "{}|change|old:old|new:new|platforms"
 _NONE: Final = "(none)"
 #: What the summary calls a move whose name is no word for it.
 _MOVES: Final = {
@@ -47,7 +47,10 @@ def as_text(diff: LockDiff, width: int) -> str:
 
 def as_markdown(diff: LockDiff) -> str:
     title = " -> ".join(map(markdown, _names(diff)))
-    summary = "No differences" if diff.is_empty else capital(_summary(diff))
+    summary = "No differences"
+    if not diff.is_empty:
+        summary = _summary(diff)
+        summary = summary[:1].upper() + summary[1:]
     return markdown_page((f"### {title}", "", f"{summary}.", ""), _tables(diff), 4)
 
 
@@ -103,22 +106,18 @@ def _counts(changes: Iterable[Change], noun: str) -> str:
     return ", ".join(parts)
 
 
-def _tables(diff: LockDiff) -> list[Table]:
+def _tables(diff: LockDiff) -> Iterator[Table]:
     changes, retagged = without_retagged(diff.packages)
     replaced = "same version, other file: find out why before you accept it"
-    wheels = f"{_noun(diff)}s of the same version, wheels for other tags"
-    return [
-        _table(replaced, "file", _replaced(diff)),
-        _table("environment", "value", (_value(change, diff) for change in diff.environment), "reason"),
-        _table("conda packages", "package", (_package(change, diff) for change in diff.conda)),
-        _table(f"{_noun(diff)}s", "package", (_package(change, diff) for change in changes)),
-        _table(wheels, "count", (_retagged(group, diff) for group in retagged), "packages"),
-        _table("decisions", "value", (_value(change, diff) for change in diff.decisions), "reason"),
-    ]
-
-
-def _table(title: str, head: str, rows: Iterable[Row], notes: str = "details") -> Table:
-    return listing(title, rows, f"{head}|change|old:old|new:new|platforms", notes)
+    yield listing(replaced, _replaced(diff), _TITLES.format("file"), "details")
+    for title, head, render, found, notes in (
+        ("environment", "value", _value, diff.environment, "reason"),
+        ("conda packages", "package", _package, diff.conda, "details"),
+        (f"{_noun(diff)}s", "package", _package, changes, "details"),
+        (f"{_noun(diff)}s of the same version, wheels for other tags", "count", _retagged, retagged, "packages"),
+        ("decisions", "value", _value, diff.decisions, "reason"),
+    ):
+        yield listing(title, [render(change, diff) for change in found], _TITLES.format(head), notes)
 
 
 def _where(change: Change, diff: LockDiff) -> str:

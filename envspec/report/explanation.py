@@ -57,23 +57,25 @@ def as_json(explanation: Explanation | PackageExplanation) -> str:
     return document(explanation)
 
 
-def _lock(found: Explanation) -> list[Table]:
+def _lock(found: Explanation) -> Iterator[Table]:
     packages = "packages" if found.channels else "wheels"
-    own_as_of = [row(name, utc(as_of)) for name, as_of in found.package_as_of]
-    own_as_of += [row(f"{name} (conda)", utc(as_of)) for name, as_of in found.conda_as_of]
-    return [
-        listing("conda channels", _channels(found)),
-        listing("packages with their own as_of", own_as_of),
-        listing("decisions", _decisions(found.decisions)),
-        listing("base image", _base_image(found)),
-        listing("image", _image(found.image)),
-        listing("driver", _driver(found)),
-        listing("GPU code", _gpu_code(found.gpu_code)),
-        listing("GPU code read from wheels during image builds on this machine", _gpu_code(found.gpu_code_read)),
-        listing("packages that use no GPU", _cpu_builds(found.cpu_builds)),
-        listing(f"CUDA libraries in both the image and the {packages}", _shared(found)),
-        *(listing(item.platform.value, _platform(item)) for item in found.platforms),
-    ]
+    own_as_of = []
+    for name, as_of in found.package_as_of:
+        own_as_of.append(row(name, utc(as_of)))
+    for name, as_of in found.conda_as_of:
+        own_as_of.append(row(f"{name} (conda)", utc(as_of)))
+    yield listing("conda channels", _channels(found))
+    yield listing("packages with their own as_of", own_as_of)
+    yield listing("decisions", _decisions(found.decisions))
+    yield listing("base image", _base_image(found))
+    yield listing("image", _image(found.image))
+    yield listing("driver", _driver(found))
+    yield listing("GPU code", _gpu_code(found.gpu_code))
+    yield listing("GPU code read from wheels during image builds on this machine", _gpu_code(found.gpu_code_read))
+    yield listing("packages that use no GPU", _cpu_builds(found.cpu_builds))
+    yield listing(f"CUDA libraries in both the image and the {packages}", _shared(found))
+    for item in found.platforms:
+        yield listing(item.platform.value, _platform(item))
 
 
 def _channels(found: Explanation) -> Iterator[Row]:
@@ -95,23 +97,31 @@ def _decisions(decisions: Sequence[Decision]) -> Iterator[Row]:
     merged: dict[Decision, list[Platform]] = {}
     for decision in decisions:
         platforms = merged.setdefault(replace(decision, platform=None), [])
-        platforms += [decision.platform] if decision.platform else []
+        if decision.platform:
+            platforms.append(decision.platform)
     for decision, platforms in merged.items():
         # The reason for apt packages names the origin of each.
         source = "" if decision.what == "image.apt" else decision.source
-        value = _RUNS.get(decision.value, decision.value) if decision.what.startswith("gpu.") else decision.value
+        value = decision.value
+        if decision.what.startswith("gpu."):
+            value = _RUNS.get(value, value)
         notes = [_sourced(words(decision.why), source)]
         yield row(decision.what, short_hashes(value), comma_separated(platforms), notes=notes)
 
 
 def _sourced(reason: str, source: str) -> str:
     # A key of the spec has brackets of its own: [cuda] version.
-    origin = f"spec: {source}" if source.startswith("[") else source
+    origin = source
+    if source.startswith("["):
+        origin = f"spec: {source}"
     return reason + optional(" [{}]", origin)
 
 
 def _base_image(found: Explanation) -> Iterator[Row]:
-    for image in (found.base_image, *(each.base_image for each in found.platform_cuda)):
+    images = [found.base_image]
+    for each in found.platform_cuda:
+        images.append(each.base_image)
+    for image in images:
         if image is None:
             continue
         yield row(image.name)
@@ -134,7 +144,7 @@ def _image(image: ImageExplanation | None) -> Iterator[Row]:
         notes = [contents, *map(_undated, layer.undated)]
         yield row(f"{layer.platform.value}: system layer {layer.diff_id}", notes=notes)
     for each in image.ids:
-        yield row(f"{each.platform.value}: {each.id}{'' if each.pyc else ' (without bytecode)'}")
+        yield row(f"{each.platform.value}: {each.id}{optional(' (without bytecode)', not each.pyc)}")
     for what in image.does_not_run:
         yield row("does not run", what)
 
@@ -162,7 +172,9 @@ def _undated(source: str) -> str:
 
 
 def _driver(found: Explanation) -> Iterator[Row]:
-    drivers = [(found.driver, ""), *((each.driver, f"{each.platform.value}: ") for each in found.platform_cuda)]
+    drivers = [(found.driver, "")]
+    for cuda in found.platform_cuda:
+        drivers.append((cuda.driver, f"{cuda.platform.value}: "))
     for driver, where in drivers:
         if driver:
             bundled = optional("; the toolkit ships with {}", driver.bundled)
@@ -174,9 +186,9 @@ def _driver(found: Explanation) -> Iterator[Row]:
 
 def _gpu_code(codes: Iterable[GpuCode]) -> Iterator[Row]:
     for code in codes:
-        variant = (code.variant,) if code.variant else ()
         architectures = " ".join((*code.sm, *code.ptx)) or "none"
-        yield row(f"{code.package} {code.version}", *variant, code.platform.value, architectures)
+        cells = (f"{code.package} {code.version}", code.variant, code.platform.value, architectures)
+        yield row(*filter(None, cells))
 
 
 def _cpu_builds(builds: Iterable[CpuBuild]) -> Iterator[Row]:
@@ -230,7 +242,7 @@ def _package(found: PackageExplanation) -> Iterator[Table]:
     for wheel in found.variants:
         extras = optional("[{}]", ",".join(wheel.extras))
         # A conda package of the same name may be something else.
-        kind = " from a wheel" if found.conda else ""
+        kind = optional(" from a wheel", found.conda)
         title = f"{found.name}{extras} {wheel.version}{kind}"
         yield from _variant(title, wheel, _files(wheel), wheel.gpu_code_read)
     for there in found.installed:
@@ -324,7 +336,9 @@ def _file(platform: Platform, name: str, details: Iterable[str], sha256: str, ur
 
 
 def _size(size_bytes: int | None) -> str:
-    return "unknown size" if size_bytes is None else size(size_bytes)
+    if size_bytes is None:
+        return "unknown size"
+    return size(size_bytes)
 
 
 _CONCLUSIONS: Final = {

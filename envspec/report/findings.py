@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from envspec.conformance.results import CheckFinding
@@ -14,7 +14,7 @@ from envspec.conformance.stragglers import stragglers
 from envspec.context import ranges
 from envspec.receipts.metrics import Better, better
 from envspec.receipts.model import Receipt
-from envspec.report.format import Plot, Row, Table, amount, listing, row, share
+from envspec.report.format import Row, Table, amount, listing, row, share
 
 #: Limits of what fraction of a bound is shown.
 LEAST: Final = 1e-6
@@ -130,22 +130,15 @@ def fold_checks(receipt: Receipt, shown: Callable[[CheckFinding], bool]) -> Iter
             yield check.check, each
 
 
-def table(
-    title: str,
-    receipt: Receipt,
-    shown: Callable[[CheckFinding], bool],
-    plot: Plot | None = None,
-    *,
-    is_folded: bool = True,
-) -> Table:
+def table(title: str, receipt: Receipt, shown: Callable[[CheckFinding], bool], *, is_folded: bool = True) -> Table:
     """The findings that are `shown`, by check."""
     rows = []
     for check, each in fold_checks(receipt, shown):
         first = each.first
         part = share(each.used) if each.value and has_bound(first) else ""
         rows.append(row(check, each.name, outcome(first), each.value, bound(first), part, each.detail, first.source))
-    heads = "check|finding|outcome:outcome|value:number|bound|used:number|observed|source of the bound"
-    return replace(listing(title, rows, heads, is_folded=is_folded), plot=plot)
+    titles = "check|finding|outcome:outcome|value:number|bound|used:number|observed|source of the bound"
+    return listing(title, rows, titles, is_folded=is_folded)
 
 
 def parts_not_run(receipt: Receipt) -> list[Row]:
@@ -163,14 +156,6 @@ def has_bound(finding: CheckFinding) -> bool:
 
 def has_number(finding: CheckFinding) -> bool:
     return finding.value is not None or has_bound(finding)
-
-
-def has_no_number(finding: CheckFinding) -> bool:
-    return not has_number(finding)
-
-
-def has_failed(finding: CheckFinding) -> bool:
-    return finding.ok is False
 
 
 def bound(finding: CheckFinding) -> str:
@@ -205,4 +190,6 @@ def used(finding: CheckFinding) -> float:
 def _divided(one: float, other: float) -> float:
     if other:
         return one / other
-    return _MOST if one > 0 else LEAST
+    if one > 0:
+        return _MOST
+    return LEAST

@@ -28,6 +28,7 @@ from envspec.report.format import (
     listing,
     markdown_page,
     not_empty,
+    optional,
     percent,
     row,
     short_hashes,
@@ -62,7 +63,7 @@ def as_text(fleet: Fleet, width: int) -> str:
     blocks = [text([one_line(headline(fleet))], first, width)]
     if commands := drain_commands(fleet):
         # A command that is broken into lines can't be copied.
-        blocks.append(block(["To drain them in Slurm", *(f"  {each}" for each in commands)]))
+        blocks.append(block(["To drain them in Slurm", *map("  {}".format, commands)]))
     blocks.append(text((), rest, width))
     return "\n".join(filter(None, blocks))
 
@@ -109,8 +110,8 @@ def as_json(fleet: Fleet) -> str:
         {
             "headline": headline(fleet),
             "verdict": fleet.verdict,
-            "drain": [each.name for each in fleet.of(NodeVerdict.DRAIN)],
-            "watch": [each.name for each in fleet.of(NodeVerdict.WATCH)],
+            "drain": fleet.names_of(NodeVerdict.DRAIN),
+            "watch": fleet.names_of(NodeVerdict.WATCH),
             "not_known": fleet.not_known,
             "shared": fleet.shared,
             "nodes": [{"name": each.name, "verdict": each.verdict, "reasons": each.reasons} for each in fleet.nodes],
@@ -126,30 +127,34 @@ def headline(fleet: Fleet) -> str:
     actions = []
     odd = 0
     for verdict in (NodeVerdict.DRAIN, NodeVerdict.WATCH):
-        if found := fleet.of(verdict):
-            odd += len(found)
-            actions.append(f"{verdict.value} {_names(found)}")
+        if names := fleet.names_of(verdict):
+            odd += len(names)
+            actions.append(f"{verdict.value} {_short_list(names)}")
     count = counted(len(fleet.nodes), "node")
     if fleet.shared:
         return "; ".join((f"{count}: the stack fails on all of them", *actions))
     if fleet.verdict is Verdict.NOT_KNOWN:
-        on = "all of them" if len(fleet.not_known) == len(fleet.nodes) else hostlist(fleet.not_known)
+        on = "all of them"
+        if len(fleet.not_known) < len(fleet.nodes):
+            on = hostlist(fleet.not_known)
         return "; ".join((f"{count}: whether the stack works is not known on {on}", *actions))
     if not actions:
         return f"{count}: none differs from the others"
     return f"{odd} of {count} {'is' if odd == 1 else 'are'} odd: {', '.join(actions)}"
 
 
-def _names(nodes: Sequence[NodeReport]) -> str:
-    names = hostlist(each.name for each in nodes[:_NAMED])
-    more = len(nodes) - _NAMED
-    return names if more <= 0 else f"{names} and {more} more"
+def _short_list(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return hostlist(names[:_NAMED]) + optional(" and {} more", max(0, more))
 
 
 def _summary(fleet: Fleet) -> str:
     kinds: Counter[str] = Counter()
     for each in fleet.nodes:
-        kinds[devices(each.receipt) if each.receipt else "lost"] += 1
+        name = "lost"
+        if each.receipt:
+            name = devices(each.receipt)
+        kinds[name] += 1
     return "; ".join(f"{counted(count, 'node')}: {name}" for name, count in kinds.most_common())
 
 
@@ -201,7 +206,7 @@ def _odd(found: Sequence[OddNumber]) -> Table:
     for each in found:
         value, middle = amount(each.value, each.unit), amount(each.median, each.unit)
         worse = percent(-each.worse).lstrip("+-")
-        deviations = "" if each.deviations is None else f"{each.deviations:.1f}"
+        deviations = optional("{:.1f}", each.deviations)
         rows.append(row(each.node, each.what, value, middle, worse, deviations))
     titles = "node|number|value:number|median:number|worse by:number|deviations:number"
     return listing("Worse than the median of their kind", rows, titles)
@@ -231,7 +236,10 @@ def _differences(found: Sequence[Difference]) -> Table:
 
 def _few(fleet: Fleet) -> Table:
     note = "too few nodes for a median: numbers were compared by their tolerances alone"
-    return listing("Kinds of machines with few nodes", [row(each, note) for each in fleet.few], "kind|note")
+    rows = []
+    for each in fleet.few:
+        rows.append(row(each, note))
+    return listing("Kinds of machines with few nodes", rows, "kind|note")
 
 
 def _plots(fleet: Fleet) -> Iterator[tuple[str, Dots]]:

@@ -19,8 +19,6 @@ from typing import Any, Final, NamedTuple
 from envspec.escaping import html, markdown, markdown_code, one_line, visible
 from envspec.reasons import Reason
 
-#: Characters on a line of text by default.
-WIDTH: Final = 100
 _INDENT: Final = "  "
 _BELOW: Final = " " * 6
 #: A longer cell does not widen its column.
@@ -146,33 +144,31 @@ def row(*cells: str, notes: Iterable[str] = ()) -> Row:
     return Row(cells, tuple(filter(None, notes)))
 
 
-def columns(titles: str) -> tuple[Column, ...]:
-    """Columns of `name|time:number`: the title of each, and its kind unless it holds text."""
-    found = []
-    for column in titles.split("|"):
-        title, _, kind = column.partition(":")
-        found.append(Column(title, Kind(kind or "text")))
-    return tuple(found)
-
-
 def listing(
     title: str, rows: Iterable[Row], titles: str = "", notes: str = "note", *, is_folded: bool = False
 ) -> Table:
-    """A table of rows. titles: as in `columns`; by default as many columns without a title as there are cells."""
+    """A table of rows.
+
+    titles: of its columns, as `name|time:number`, with the kind unless it is text; by default they have no titles.
+    """
     found = tuple(rows)
     if not titles:
-        most = max((len(each.cells) for each in found), default=0)
-        return Table(title, (Column(),) * most, found, notes, is_folded)
-    return Table(title, columns(titles), found, notes, is_folded)
+        titles = "|" * (max((len(each.cells) for each in found), default=1) - 1)
+    return Table(title, tuple(map(_column, titles.split("|"))), found, notes, is_folded)
 
 
-def properties(title: str, pairs: Iterable[tuple[str, str]], *, is_folded: bool = False) -> Table:
+def _column(described: str) -> Column:
+    title, _, kind = described.partition(":")
+    return Column(title, Kind(kind or "text"))
+
+
+def properties(title: str, pairs: Iterable[tuple[str, str]]) -> Table:
     """A table of names and values, without those that have no value."""
     rows = []
     for name, value in pairs:
         if value:
             rows.append(row(name, value))
-    return listing(title, rows, is_folded=is_folded)
+    return listing(title, rows)
 
 
 def heads(table: Table) -> Row:
@@ -242,23 +238,12 @@ def text_lines(table: Table, width: int) -> Iterator[str]:
     shown = compact(table)
     rows = [_joined(each, shown.columns) for each in shown.rows]
     is_number = [column.kind is Kind.NUMBER for column in shown.columns if column.kind is not Kind.NEW]
-    widths = _widths([each.cells for each in rows], is_number)
+    widths = _widths(rows, is_number)
     for each, joined in zip(shown.rows, rows, strict=True):
         if joined.cells:
             yield from _row_lines(each, joined, widths, is_number, width)
         for note in each.notes:
             yield from wrapped(note, width, _BELOW)
-
-
-class _Joined(NamedTuple):
-    """A row of text.
-
-    cells: old and new in one of them.
-    arrow: that one's place, old and new, if both are there.
-    """
-
-    cells: list[str]
-    arrow: tuple[int, str, str] | None
 
 
 def _row_lines(
@@ -269,8 +254,8 @@ def _row_lines(
     padded = []
     for cell, size, right in zip(cells, widths, is_number, strict=False):
         padded.append(cell.rjust(size) if right else cell.ljust(size))
-    head = _INDENT + "".join(f"{cell}  " for cell in padded[:-1])
-    line = (head + "".join(padded[-1:])).rstrip()
+    head = _INDENT + "  ".join((*padded[:-1], ""))
+    line = (head + padded[-1]).rstrip()
     is_long = len(line) > width
     if joined.arrow and is_long:
         index, old, new = joined.arrow
@@ -278,16 +263,25 @@ def _row_lines(
         yield f"{_BELOW}   {old}"
         yield f"{_BELOW}-> {new}"
     elif not is_number[len(cells) - 1] and (is_long or "\n" in each.cells[-1]):
-        last = visible(each.cells[-1]) if len(cells) == len(each.cells) else cells[-1]
+        last = cells[-1]
+        if len(cells) == len(each.cells):
+            last = visible(each.cells[-1])
         yield from hanging(head, last, width, _BELOW if head == _INDENT else "")
     else:
         yield line
 
 
-def _widths(rows: Sequence[Sequence[str]], is_number: Sequence[bool]) -> list[int]:
+class _Joined(NamedTuple):
+    """Cells of a row of text, old and new in one of them. arrow: its place, old and new, if both are there."""
+
+    cells: list[str]
+    arrow: tuple[int, str, str] | None
+
+
+def _widths(rows: Iterable[_Joined], is_number: Sequence[bool]) -> list[int]:
     """Of each column; text at the end of a row is not padded, so that it counts for nothing."""
-    widths = [0] * max(map(len, rows), default=0)
-    for cells in rows:
+    widths = [0] * len(is_number)
+    for cells, _ in rows:
         for index, cell in enumerate(cells):
             if len(cell) <= _WIDEST and (index < len(cells) - 1 or is_number[index]):
                 widths[index] = max(widths[index], len(cell))
@@ -379,11 +373,11 @@ def verbatim(lines: str) -> str:
 
 
 def _markdown_rows(table: Table) -> Iterator[str]:
-    heads = [column.title for column in table.columns]
+    titles = list(heads(table).cells)
     if table.has_notes:
-        heads.append(table.notes)
-    yield f"| {' | '.join(map(markdown, heads))} |"
-    yield f"|{'---|' * len(heads)}"
+        titles.append(table.notes)
+    yield f"| {' | '.join(map(markdown, titles))} |"
+    yield f"|{'---|' * len(titles)}"
     for each in table.rows:
         cells = list(map(_markdown_cell, each.cells, table.columns))
         if table.has_notes:
@@ -465,18 +459,9 @@ def share(part: float) -> str:
     return f"{part:,.0f} times"
 
 
-def capital(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
-
-
 def short_hashes(line: str) -> str:
     """`line` with each SHA-256 shortened to its first 12 digits."""
     return _SHA256.sub(lambda found: found[0][:12], line)
-
-
-def minute_of(time: datetime) -> str:
-    """A time in UTC without its seconds: `2026-11-22 03:00 UTC`."""
-    return f"{time:%Y-%m-%d %H:%M} UTC"
 
 
 def comma_separated(found: Iterable[Enum]) -> str:

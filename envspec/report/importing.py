@@ -37,7 +37,7 @@ def as_json(found: Imported) -> str:
                 for each in found.decisions
             ],
             "compared": found.compared,
-            "moved": found.moved if found.moved is None else list(map(_move, found.moved)),
+            "moved": found.moved and list(map(_move, found.moved)),
             "proofs": [{"prefix": str(each.prefix), **each.result.as_json()} for each in found.proofs],
             "ledger": list(map(_entry, found.ledger)),
         }
@@ -59,7 +59,9 @@ def _move(moved: Moved) -> dict[str, Any]:
 
 
 def _counts(found: Imported) -> dict[str, int]:
-    counts = dict.fromkeys((each.value for each in Outcome), 0)
+    counts = {}
+    for outcome in Outcome:
+        counts[outcome.value] = 0
     for entry in found.ledger:
         counts[entry.outcome.value] += 1
     return counts
@@ -86,8 +88,9 @@ def _answer(found: Imported) -> Table:
 
 def _attention(found: Imported) -> Iterator[Table]:
     # Settings after packages and indexes.
-    lost_lines = sorted(found.lost, key=lambda each: each.text.startswith("ENV "))
-    lost = [row(_line(each), notes=[f"{each.outcome.value}: {each.reason}"]) for each in lost_lines]
+    lost = []
+    for each in sorted(found.lost, key=lambda each: each.text.startswith("ENV ")):
+        lost.append(row(_line(each), notes=[f"{each.outcome.value}: {each.reason}"]))
     yield _shortened("not in the spec", lost)
     moved = []
     for version in found.moved or ():

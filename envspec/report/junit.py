@@ -60,7 +60,7 @@ def cases(receipt: Receipt) -> Iterator[Element]:
     for check in receipt.checks:
         yield _check(check, lock)
         has_failed |= check.status is Status.FAILED or _is_missed(check)
-    requested = [check.check for check in receipt.checks]
+    requested = receipt.names_of(*Status)
     for name in receipt.summary.required_not_run:
         if name not in requested:
             yield _failed(_case(name, lock), _REQUIRED, "it was not requested")

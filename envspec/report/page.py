@@ -78,10 +78,13 @@ def times(receipt: Receipt) -> Plot | None:
     slowest = max(checks, key=lambda check: check.seconds)
     # The sum of the phases can exceed the time that was measured around them.
     most = max(slowest.seconds, *map(_in_phases, checks))
+    bars = []
+    for check in checks:
+        bars.append(Bar(check.check, tuple(_phases(check, most)), f"{check.seconds:.1f} s"))
     return Plot(
         f"{counted(len(checks), 'check')} in {form.amount(receipt.seconds, 's')}; longest: {slowest.check}, "
         f"{form.amount(slowest.seconds, 's')}.",
-        tuple(Bar(check.check, tuple(_phases(check, most)), f"{check.seconds:.1f} s") for check in checks),
+        tuple(bars),
     )
 
 
@@ -121,7 +124,7 @@ def memory(receipt: Receipt) -> Plot | None:
 
 def side_by_side(column: ComparisonColumn, names: Sequence[str]) -> Plot:
     """The values of a column as bars. names: of the receipts."""
-    most = max((value for value in column.values if value is not None), default=0.0)
+    most = max(filter(None, column.values), default=0.0)
     bars = []
     for name, value in zip(names, column.values, strict=True):
         bars.append(Bar(name, (Segment(_width(value or 0.0, most)),), form.amount(value, column.unit)))

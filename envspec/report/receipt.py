@@ -24,7 +24,6 @@ from envspec.report.format import (
     listing,
     markdown_lines,
     markdown_page,
-    minute_of,
     not_empty,
     optional,
     percent,
@@ -63,7 +62,9 @@ def answer(receipt: Receipt) -> str:
     if receipt.verdict is Verdict.NOT_KNOWN:
         return f"Not known: {'; '.join(receipt.reasons)}."
     is_gpu = receipt.device == "cuda"
-    needed = TRAINING if is_gpu else TRAINING[1:]
+    needed: Sequence[str] = TRAINING
+    if not is_gpu:
+        needed = TRAINING[1:]
     if lacking := _lacking(receipt, needed):
         return f"Nothing that ran failed. Whether training works is not known: {lacking} did not run."
     if not is_gpu:
@@ -96,6 +97,8 @@ def _first_screen(receipt: Receipt) -> Table:
     """What to do first, what the run was on, its main numbers, and what it leaves open."""
     hints = [each.hint for each in receipt.checks_of(*_WITH_LOG)]
     driver = receipt.machine.driver
+    if driver:
+        driver += f", CUDA {receipt.machine.cuda_driver}"
     gpus = ""
     if receipt.device == "cuda":
         gpus = "; ".join(_gpus(receipt))
@@ -105,7 +108,7 @@ def _first_screen(receipt: Receipt) -> Table:
         (
             ("do first", next(filter(None, hints), "")),
             ("ran on", gpus or devices(receipt)),
-            ("driver", f"{driver}, CUDA {receipt.machine.cuda_driver}" if driver else ""),
+            ("driver", driver),
             ("main numbers", "; ".join(main)),
             ("not run", ", ".join(receipt.names_of(Status.NOT_RUN))),
             ("checks", counts(receipt.summary.checks)),
@@ -119,14 +122,13 @@ def as_json(receipt: Receipt) -> str:
 
 def as_text(receipt: Receipt, width: int) -> str:
     summary = receipt.summary
-    versions = [f"{what} {version}" for what, version in receipt.ran.items()]
     head = (
         ("training", answer(receipt)),
         ("checks", counts(summary.checks)),
         ("findings", f"{counts(summary.findings)}, {summary.findings.info} info"),
         *_place(receipt)[:1],
         ("driver", receipt.machine.driver),
-        ("versions", ", ".join(versions)),
+        ("versions", ", ".join(map(" ".join, receipt.ran.items()))),
         ("time", amount(receipt.seconds, "s")),
         *(("reason", reason) for reason in receipt.reasons),
     )
@@ -197,10 +199,10 @@ def as_html(receipt: Receipt) -> str:
         _checks(receipt),
         _failed(receipt),
         _not_run(receipt),
-        findings.table("Numbers and bounds", receipt, findings.has_number, page.bounds(receipt)),
+        replace(findings.table("Numbers and bounds", receipt, findings.has_number), plot=page.bounds(receipt)),
         _phases(receipt),
         Table("Peak memory", (), (), plot=page.memory(receipt)),
-        findings.table("Other findings", receipt, findings.has_no_number),
+        findings.table("Other findings", receipt, lambda each: not findings.has_number(each)),
         _fingerprints(receipt),
         _baseline(receipt),
         listing("Machine", itertools.starmap(row, _machine(receipt))),
@@ -212,7 +214,7 @@ def as_html(receipt: Receipt) -> str:
         receipt=receipt,
         answer=answer(receipt),
         first=_first_screen(receipt),
-        made_at=minute_of(receipt.made_at),
+        made_at=f"{receipt.made_at:%Y-%m-%d %H:%M} UTC",
         seconds=amount(receipt.seconds, "s"),
         findings=counts(receipt.summary.findings),
         logs=_logs(receipt),
@@ -237,7 +239,7 @@ def _checks(receipt: Receipt) -> Table:
 
 
 def _failed(receipt: Receipt) -> Table:
-    return findings.table("Failed findings", receipt, findings.has_failed, is_folded=False)
+    return findings.table("Failed findings", receipt, lambda each: each.ok is False, is_folded=False)
 
 
 def _not_run(receipt: Receipt) -> Table:
@@ -248,8 +250,11 @@ def _not_run(receipt: Receipt) -> Table:
 def _phases(receipt: Receipt) -> Table:
     rows: list[Row] = []
     for check in receipt.checks:
-        times = [(f"{each.name}, before its start", each.seconds) for each in check.preimports]
-        times += [(each.name, each.seconds) for each in check.phases]
+        times = []
+        for each in check.preimports:
+            times.append((f"{each.name}, before its start", each.seconds))
+        for each in check.phases:
+            times.append((each.name, each.seconds))
         if check.waited_s >= _WAITED_S:
             times.append(("waited for a CPU, within the phases", check.waited_s))
         times.append((f"total (limit: {check.limit_s:g})", check.seconds))
@@ -271,7 +276,7 @@ def _baseline(receipt: Receipt) -> Table:
     baseline = receipt.baseline
     if baseline is None:
         return listing("", ())
-    title = f"Compared with the receipt of {baseline.lock}, {minute_of(baseline.made_at)}"
+    title = f"Compared with the receipt of {baseline.lock}, {baseline.made_at:%Y-%m-%d %H:%M} UTC"
     if baseline.not_compared:
         return listing(title, [row(f"not compared: {baseline.not_compared}")], "result")
     missing = [row(f"not measured: {what}") for what in baseline.missing]
@@ -351,7 +356,9 @@ def _machine(receipt: Receipt) -> list[tuple[str, str]]:
 
 
 def _known_size(size_bytes: int | None) -> str:
-    return "" if size_bytes is None else size(size_bytes)
+    if size_bytes is None:
+        return ""
+    return size(size_bytes)
 
 
 def _gpus(receipt: Receipt) -> list[str]:
@@ -360,9 +367,13 @@ def _gpus(receipt: Receipt) -> list[str]:
     for gpu in receipt.machine.gpus:
         line = f"{gpu.name}, {size(gpu.memory_bytes)}, compute capability {gpu.compute_capability}"
         equal.setdefault(line, []).append(str(gpu.index))
-    if len(equal) == 1:
-        return [f"{len(receipt.machine.gpus)} x {line}" for line in equal]
-    return [f"{', '.join(numbers)}: {line}" for line, numbers in equal.items()]
+    lines = []
+    for line, numbers in equal.items():
+        if len(equal) == 1:
+            lines.append(f"{len(numbers)} x {line}")
+        else:
+            lines.append(f"{', '.join(numbers)}: {line}")
+    return lines
 
 
 def _topology(topology: Mapping[str, str]) -> str:
