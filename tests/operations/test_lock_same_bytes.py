@@ -277,7 +277,7 @@ def test_the_plainest_are_what_they_should_be(
     lock = plainest["envspec.lock"].decode()
     assert 'provides = [{ name = "corp-tools-py", version = "3.1" }]' in lock
     assert 'name = "client"\nversion = "1.0.0"' in lock
-    assert "needs corp-tools-py>=4, and corp-tools-py 3.1 comes from" in lock
+    assert 'code = "needs-provided", provided = "corp-tools-py 3.1 comes from' in lock
     address = f"{same.server.channel_url('forge')}/noarch/corp-toolkit-3.1-pyhd8ed1ab_0.conda#"
     explicit = plainest["conda-linux-64.lock"].decode()
     assert address in explicit and same.channel.find("corp-toolkit").sha256 in explicit

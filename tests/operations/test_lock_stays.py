@@ -94,7 +94,7 @@ def test_a_package_removed_moves_none_that_it_capped(user: User) -> None:
     assert user.pins_of("capper", "taker") == {"capper": "1.0.0", "taker": "1.0.0", "low": "1.0.0"}
     assert user.pins_of("taker") == {"taker": "1.0.0", "low": "1.0.0"}
     rejected = user.packages()["low"]["rejected"]
-    assert rejected == {"version": "2.0.0", "why": "1.0.0 is kept, which fits too"}
+    assert rejected == {"version": "2.0.0", "why": [{"code": "kept", "version": "1.0.0"}]}
 
 
 def test_what_has_to_move_moves_and_nothing_else_with_its_reason(user: User) -> None:
