@@ -27,8 +27,10 @@ _OPTIONS = {
 
 
 class EditedSpec(NamedTuple):
-    """text: of the spec's file, the new one. edits: in the order of the packages; none whose line is there already,
-    each with the list that it is in.
+    """A spec with other requirements.
+
+    text: the new one of the spec's file.
+    edits: each with its list, in the order of the packages; none whose line is there already.
     """
 
     text: str

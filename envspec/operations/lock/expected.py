@@ -93,9 +93,10 @@ class Expected:
 def expected_lock(lock: Lock, spec: Spec, facts: Facts, request: LockRequest, base: Lock | None) -> Expected:
     """Compute again all of a lock that follows from its spec and its packages. Reads no file but `pip.on_top_of`.
 
-    spec: of the request's variant. base: for a variant, the lock of the spec itself. The version of the facts is the
-    lock's: other facts are a difference only by what they decide.
+    The version of the facts is the lock's: other facts are a difference only by what they decide.
 
+    spec: of the request's variant.
+    base: for a variant, the lock of the spec itself.
     Raises:
         NoSolution, UsageError, ValueError: no such packages can be locked for this spec, with these facts.
     """

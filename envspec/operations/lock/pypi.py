@@ -25,8 +25,8 @@ from envspec.resolve.upgrade import differing, moved_pypi, names_of, pins_of, wi
 class Pypi:
     """The packages of every target.
 
-    provided: the Python packages that conda installs, by platform. upgraded: the names of PyPI packages that
-    `--upgrade-package` may move.
+    provided: the Python packages that conda installs, by platform.
+    upgraded: the names of PyPI packages that `--upgrade-package` may move.
     """
 
     def __init__(
@@ -128,7 +128,8 @@ class Pypi:
         Those are no preferences if the spec and the lock's date give them anyhow: then the lock is, in every byte, the
         one that is made without an older one.
 
-        given: what is preferred in any case. old: of the lock before.
+        given: what is preferred in any case.
+        old: of the lock before.
         """
         plain = Attempt(cutoffs, given)
         attempts = self._alike(plain, self._usual_lines(given))

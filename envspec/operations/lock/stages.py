@@ -34,8 +34,10 @@ from envspec.spec.variants import Merged
 
 @dataclass(frozen=True, slots=True)
 class LockPreview:
-    """What writing a lock would do. changed: the paths that it would write or remove. diff: None if there is no lock
-    yet.
+    """What writing a lock would do.
+
+    changed: the paths that it would write or remove.
+    diff: None if there is no lock yet.
     """
 
     changed: tuple[Path, ...]
