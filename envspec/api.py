@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from envspec.lockfile.check import CheckResult
     from envspec.lockfile.diff import LockDiff
     from envspec.models import Lock, Platform
-    from envspec.operations.environment import Outcome
+    from envspec.operations.environment import InstallOutcome
     from envspec.operations.image import Built
     from envspec.operations.lock_state import LockRequest
     from envspec.receipts.model import Receipt
@@ -230,7 +230,7 @@ def check(spec: _Path, output: _Path | None = None) -> CheckResult:
 
 def install(
     lock: _LockOrPath, prefix: _Path, *, python: _Path | None = None, context: Context | None = None
-) -> Outcome:
+) -> InstallOutcome:
     """Install a lock's environment on this machine, completely or not at all, like `envspec install`.
 
     Args:

@@ -70,7 +70,7 @@ def install(
     """
     from envspec.context import counted
     from envspec.lockfile.folder import find_lock, read_with_digest
-    from envspec.operations.environment import Outcome, install, install_request, plan_install
+    from envspec.operations.environment import InstallOutcome, install, install_request, plan_install
     from envspec.report.format import size
 
     locked, digest = read_with_digest(find_lock(lock, Path()))
@@ -79,12 +79,12 @@ def install(
     if dry_run:
         plan = plan_install(request)
         line = f"would install {counted(plan.packages + plan.conda, 'package')} ({size(plan.size_bytes)})"
-        if plan.outcome is Outcome.UNCHANGED:
+        if plan.outcome is InstallOutcome.UNCHANGED:
             line = "already installed"
         return plain(lambda: {"dry_run": True, **about, **asdict(plan)}, [f"{request.prefix}: {line}"])
     with TerminalReporter(request.lock.name) as reporter:
         outcome = install(request, context_of(chosen, reporter, usual_jobs=8))
-    if outcome is Outcome.UNCHANGED:
+    if outcome is InstallOutcome.UNCHANGED:
         output.info(f"{request.prefix}: already installed")
     return plain(lambda: {**about, "outcome": outcome}, [str(request.prefix)])
 

@@ -23,7 +23,7 @@ from envspec.resolve import RESOLVERS, SOLVERS
 
 if TYPE_CHECKING:
     from envspec.context import Context, Reporter
-    from envspec.lockfile.check import Reason
+    from envspec.lockfile.check import StaleReason
     from envspec.operations.lock_state import Compiled, LockRequest
 
 
@@ -174,7 +174,7 @@ def _on_top_of(path: Path, file: Path | None) -> str | None:
     return set_value(read_text(path), (*root_of(path), "pip", "on_top_of"), json.dumps(named))
 
 
-class Target(NamedTuple):
+class LockTarget(NamedTuple):
     """A spec, or one of its variants, and the folder of its lock."""
 
     path: Path
@@ -185,12 +185,12 @@ class Target(NamedTuple):
         return f"{self.path} [variants.{self.variant}]" if self.variant else str(self.path)
 
 
-def targets_of(path: Path, directory: Path) -> list[Target]:
+def targets_of(path: Path, directory: Path) -> list[LockTarget]:
     """The spec itself first: its variants prefer its versions."""
     from envspec.spec.identity import variants_in
     from envspec.spec.variants import variant_directory
 
-    return [Target(path, variant_directory(directory, name), name) for name in variants_in(path)]
+    return [LockTarget(path, variant_directory(directory, name), name) for name in variants_in(path)]
 
 
 def _refuse_pairs(chosen: Mapping[str, Any]) -> None:
@@ -226,7 +226,7 @@ class Done:
     exit_code: int = 0
 
 
-def _done(target: Target, act: Callable[[], Done], count: int) -> Done:
+def _done(target: LockTarget, act: Callable[[], Done], count: int) -> Done:
     """Do it also for the locks after one that fails."""
     about: dict[str, object] = {"spec": str(target.path), "directory": str(target.directory)}
     if target.variant:
@@ -247,7 +247,7 @@ def _failed(about: Mapping[str, object], error: EnvspecError, count: int, subjec
 
 
 def lock_together(
-    targets: Sequence[Target], chosen: Mapping[str, Any], count: int, text: str | None = None
+    targets: Sequence[LockTarget], chosen: Mapping[str, Any], count: int, text: str | None = None
 ) -> list[Done]:
     """Lock a spec and its variants, or show what that would change: all of them, or with every error none.
 
@@ -325,7 +325,7 @@ def directory_of(path: Path, output: Path | None, count: int) -> Path:
     return (output or Path("locks")) / env_name(path)
 
 
-def _check(target: Target) -> Done:
+def _check(target: LockTarget) -> Done:
     """Check a lock without a network, and print why it is stale."""
     reasons = _stale(*target)
     if not reasons:
@@ -333,7 +333,7 @@ def _check(target: Target) -> Done:
     return _stale_done(reasons, target.path)
 
 
-def _stale_done(reasons: Sequence[Reason], path: Path) -> Done:
+def _stale_done(reasons: Sequence[StaleReason], path: Path) -> Done:
     found, exit_code = [], 0
     for reason in reasons:
         exit_code = StaleLock.exit_code
@@ -349,14 +349,14 @@ def _stale_done(reasons: Sequence[Reason], path: Path) -> Done:
     return Done({"fresh": not reasons, "reasons": found}, exit_code=exit_code)
 
 
-def _stale(path: Path, directory: Path, variant: str) -> Sequence[Reason]:
-    from envspec.lockfile.check import Why
+def _stale(path: Path, directory: Path, variant: str) -> Sequence[StaleReason]:
+    from envspec.lockfile.check import StaleCause
     from envspec.operations.lock.check import check_lock
     from envspec.operations.lock_state import LockRequest
 
     now = datetime.now(timezone.utc)
     result = check_lock(LockRequest(path, directory, variant=variant), now, _existing_cache())
-    if any(reason.why is Why.NO_LOCK for reason in result.reasons):
+    if any(reason.why is StaleCause.NO_LOCK for reason in result.reasons):
         # `envspec lock`, which the hint names, fails if the spec is not valid. Imports pydantic.
         from envspec.operations.lock.gpus import check_spec
 
@@ -385,7 +385,7 @@ def _existing_cache() -> Path | None:
     return None
 
 
-def _field_lines(reason: Reason) -> list[str]:
+def _field_lines(reason: StaleReason) -> list[str]:
     """`linux-64: torch: file.index: default -> pytorch-cu128`."""
     lines = []
     for each in reason.fields[:_MOST_FIELDS]:
@@ -396,7 +396,7 @@ def _field_lines(reason: Reason) -> list[str]:
     return lines
 
 
-def _hint(reason: Reason, path: Path) -> str:
+def _hint(reason: StaleReason, path: Path) -> str:
     return reason.hint or f"run `envspec lock {path}` and commit what it writes"
 
 
@@ -438,12 +438,14 @@ def _preview(request: LockRequest, made: Compiled) -> Done:
 
 def _verify(request: LockRequest, chosen: Mapping[str, Any]) -> Done:
     """Resolve one spec again; every value of its lock that differs."""
-    from envspec.lockfile.check import Why
+    from envspec.lockfile.check import StaleCause
 
     path, directory = request.spec_path, request.directory
     reasons = _stale(path, directory, request.variant)
     checked = _stale_done(reasons, path)
-    if any(reason.why in (Why.NO_LOCK, Why.FORMAT, Why.DAMAGED, Why.SPEC) for reason in reasons):
+    if any(
+        reason.why in (StaleCause.NO_LOCK, StaleCause.FORMAT, StaleCause.DAMAGED, StaleCause.SPEC) for reason in reasons
+    ):
         # There is nothing to compare with what the spec compiles to.
         return checked
     from envspec.operations.lock.verify import verify_lock
@@ -479,7 +481,7 @@ def _context(chosen: Mapping[str, Any], reporter: Reporter) -> Context:
     return context_of(chosen, reporter, usual_jobs=max(4, os.cpu_count() or 1))
 
 
-def _request(target: Target, chosen: Mapping[str, Any]) -> LockRequest:
+def _request(target: LockTarget, chosen: Mapping[str, Any]) -> LockRequest:
     from envspec.names import normalised
     from envspec.operations.lock_state import LockRequest, Upgrade, as_of_option
 

@@ -33,7 +33,7 @@ _VARIANT: Final = re.compile(r"cpu|cu\d{3}")
 
 
 @dataclass(frozen=True, slots=True)
-class TorchBuild:
+class TorchVariant:
     """cuda: None for the CPU alone. new_abi: whether C++ strings are those of 2011 (`cxx11abiTRUE`)."""
 
     version: Version
@@ -45,14 +45,14 @@ class TorchBuild:
 class Label:
     """What a wheel was built for, as far as its label says it.
 
-    torch: a minor version. variant: `cu12`, `cu128`, `cpu`. new_abi: see `TorchBuild`.
+    torch: a minor version. variant: `cu12`, `cu128`, `cpu`. new_abi: see `TorchVariant`.
     """
 
     torch: str = ""
     variant: str = ""
     new_abi: bool | None = None
 
-    def fits(self, build: TorchBuild) -> bool:
+    def fits(self, build: TorchVariant) -> bool:
         """A program for a CUDA release runs with the libraries of a later one of the same major version, not of an
         earlier one (CUDA Compatibility, minor version compatibility).
         """
@@ -127,7 +127,7 @@ def _pattern(label: str) -> re.Pattern[str]:
 
 
 @lru_cache(maxsize=64)
-def torch_builds(facts: Facts, platform: Platform, variant: str | None) -> tuple[TorchBuild, ...]:
+def torch_builds(facts: Facts, platform: Platform, variant: str | None) -> tuple[TorchVariant, ...]:
     """The builds that a target's torch may be, oldest first. variant: None for the default one of each release."""
     builds = []
     for row in facts.torch:
@@ -138,14 +138,14 @@ def torch_builds(facts: Facts, platform: Platform, variant: str | None) -> tuple
 
 
 @lru_cache(maxsize=1024)
-def torch_build(facts: Facts, version: Version, variant: str, platform: Platform) -> TorchBuild:
+def torch_build(facts: Facts, version: Version, variant: str, platform: Platform) -> TorchVariant:
     new_abi = True
     for row in rows_on(facts.old_abis, platform):
         is_of_variant = not row.variants or variant in row.variants
         if is_of_variant and SpecifierSet(row.torch).contains(version.public, prereleases=True):
             new_abi = False
     cuda = None if variant == "cpu" else CudaVersion.parse(variant)
-    return TorchBuild(version, cuda, new_abi)
+    return TorchVariant(version, cuda, new_abi)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class Extensions:
     gpus: tuple[GpuRow, ...] = ()
 
     @property
-    def builds(self) -> tuple[TorchBuild, ...]:
+    def builds(self) -> tuple[TorchVariant, ...]:
         """The builds that the target's torch may be."""
         if self.facts is None:
             return ()
@@ -285,7 +285,7 @@ class Extensions:
             changes.append((len(lines), age, tuple(lines)))
         return min(changes, default=None)
 
-    def _possible_builds(self) -> Iterator[tuple[TorchBuild, str]]:
+    def _possible_builds(self) -> Iterator[tuple[TorchVariant, str]]:
         """The builds that the spec may require, each with the line of `[cuda]` for it; empty for the target's own."""
         for build in self.builds:
             yield build, ""

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement as Pep508
 
 from envspec.facts.tables import conda_names
 from envspec.importers.conda_specs import add_channel, add_platform, add_requirement, with_channel
-from envspec.importers.pip import Use, Verdict, add_index
+from envspec.importers.pip import LineVerdict, Use, add_index
 from envspec.importers.poetry import requirement_of
 from envspec.importers.project import Project, written_value
 from envspec.importers.toml_lines import items_of, text_of
@@ -44,7 +44,7 @@ class CondaProject(Project):
         try:
             found = Pep508(str(text))
         except (InvalidRequirement, RecursionError):
-            self.add(path, shown, Verdict(Outcome.NOT_UNDERSTOOD, "it is not a requirement"))
+            self.add(path, shown, LineVerdict(Outcome.NOT_UNDERSTOOD, "it is not a requirement"))
             return
         if found.url or found.name in self.indexes.get(_PYPI, ()):
             super().requirement(text, path, extra=extra, group=group, use=use, written=written)
@@ -73,7 +73,7 @@ def read_settings(project: Project) -> None:
             elif key == "pip-repositories":
                 project.add((*path, number), text, add_index(text, at(*path, number), imported))
         if key not in ("channels", "platforms", "pip-repositories", "dependencies"):
-            verdict = Verdict(Outcome.NOT_UNDERSTOOD, "it is not a setting of conda-lock that is read")
+            verdict = LineVerdict(Outcome.NOT_UNDERSTOOD, "it is not a setting of conda-lock that is read")
             project.add(path, f"{key} = {written_value(value)}", verdict)
 
 

@@ -18,7 +18,7 @@ from envspec.errors import UsageError
 from envspec.importers.base_images import leave_replaced
 from envspec.importers.dockerfile_stage import StageReader, flags_of, read_argument
 from envspec.importers.dockerfile_syntax import Instruction, read_instructions
-from envspec.importers.shell_state import Selection, Shell
+from envspec.importers.shell_state import InstallSelection, Shell
 from envspec.importers.shell_syntax import expand_text
 from envspec.importers.types import Import, Outcome, Source
 
@@ -115,12 +115,12 @@ def _target(name: str, stages: Sequence[_Stage], file: str) -> _Stage:
     return found
 
 
-def _syncs(stages: Sequence[_Stage]) -> dict[Path, Selection]:
+def _syncs(stages: Sequence[_Stage]) -> dict[Path, InstallSelection]:
     """The extras and groups that the stages install, of each project."""
-    found: dict[Path, Selection] = {}
+    found: dict[Path, InstallSelection] = {}
     for stage in stages:
         for path, selection in stage.seen.syncs.items():
-            found[path] = found.get(path, Selection()) | selection
+            found[path] = found.get(path, InstallSelection()) | selection
     return found
 
 

@@ -47,7 +47,7 @@ class Use(Enum):
     VERSIONS = "versions"
 
 
-class Verdict(NamedTuple):
+class LineVerdict(NamedTuple):
     """What became of a line, or of a part of it. reason: as in the ledger."""
 
     outcome: Outcome
@@ -56,12 +56,12 @@ class Verdict(NamedTuple):
 
 def add_requirement(
     text: str, by: Source, imported: Import, folder: Path, use: Use = Use.DEPENDENCIES, notes: tuple[str, ...] = ()
-) -> Verdict:
+) -> LineVerdict:
     """Add a requirement to the draft. notes: what the entry says beside."""
     text = " ".join(text.split())
     bare, *options = re.split(r"\s(?=--?[a-z])", text)
     if len(bare) > LONGEST:
-        return Verdict(Outcome.NOT_UNDERSTOOD, f"a requirement has {LONGEST} characters at most")
+        return LineVerdict(Outcome.NOT_UNDERSTOOD, f"a requirement has {LONGEST} characters at most")
     is_lossy = any(option_of(each.strip())[0] != "hash" for each in options)
     reasons = [*notes]
     if options:
@@ -72,16 +72,16 @@ def add_requirement(
             read_constraint(read.text)
     except BadValue as error:
         is_form = is_address(bare) or is_pep508(bare)
-        return Verdict(Outcome.REFUSED if is_form else Outcome.NOT_UNDERSTOOD, _sentence(error))
+        return LineVerdict(Outcome.REFUSED if is_form else Outcome.NOT_UNDERSTOOD, _sentence(error))
     requirement, of_label = _without_label(read, by, imported)
     if requirement is None:
-        return Verdict(Outcome.REFUSED, "; ".join(of_label))
+        return LineVerdict(Outcome.REFUSED, "; ".join(of_label))
     reasons += more + of_label
     if has_login(requirement.text):
         requirement = requirement.without_credentials()
         reasons.append("without its login, which must not be in a spec: write a variable, `https://${TOKEN}@host/...`")
     if use is Use.VERSIONS:
-        return Verdict(Outcome.TRANSLATED, _prefer(requirement, imported) or "; ".join(reasons))
+        return LineVerdict(Outcome.TRANSLATED, _prefer(requirement, imported) or "; ".join(reasons))
     lines = imported.draft.dependencies if use is Use.DEPENDENCIES else imported.draft.constraints
     lines.append(DraftRequirement(requirement.text, by, project))
     outcome = Outcome.TRANSLATED
@@ -89,7 +89,7 @@ def add_requirement(
         outcome = Outcome.REFUSED
     elif not reasons and requirement.text == text:
         outcome = Outcome.KEPT
-    return Verdict(outcome, "; ".join(reasons))
+    return LineVerdict(outcome, "; ".join(reasons))
 
 
 def _reason_of(options: Sequence[str]) -> str:
@@ -238,7 +238,7 @@ def add_cuda(cuda: str, by: Source, imported: Import, why: str, rank: Rank = Ran
         cudas.append(Clue(cuda, by, why, rank, kind))
 
 
-def add_option(name: str, value: str, by: Source, imported: Import, folder: Path, use: Use) -> Verdict:
+def add_option(name: str, value: str, by: Source, imported: Import, folder: Path, use: Use) -> LineVerdict:
     """Add to the draft what an option of pip does. name: the long one, without dashes; not `-r` and `-c`."""
     if name == "editable":
         return add_requirement(value, by, imported, folder, use, ("not editable: a wheel is built of it",))
@@ -246,8 +246,8 @@ def add_option(name: str, value: str, by: Source, imported: Import, folder: Path
         return add_index(value, by, imported, is_links=name == "find-links", is_default=name == "index-url")
     if name == "no-binary" and value not in (":all:", ":none:"):
         imported.draft.build_packages += [each.strip() for each in value.split(",") if each.strip()]
-        return Verdict(Outcome.TRANSLATED, "[pip.build] packages: built if a release has no wheel")
-    return _OPTIONS.get(name, Verdict(Outcome.NOT_UNDERSTOOD, "it is not an option of pip's requirements files"))
+        return LineVerdict(Outcome.TRANSLATED, "[pip.build] packages: built if a release has no wheel")
+    return _OPTIONS.get(name, LineVerdict(Outcome.NOT_UNDERSTOOD, "it is not an option of pip's requirements files"))
 
 
 _NO_EFFECT: Final = (
@@ -257,27 +257,29 @@ _NO_EFFECT: Final = (
 
 #: Source: pip's documentation, "Requirements File Format" and "pip install" (pip 25.3).
 _OPTIONS: Final = {
-    **dict.fromkeys(_NO_EFFECT, Verdict(Outcome.TRANSLATED, "it does not decide what is installed")),
-    "pre": Verdict(Outcome.REFUSED, 'name each pre-release instead: "torch>=2.10.0rc1"'),
-    "no-binary": Verdict(Outcome.REFUSED, "a wheel is built only if a release has none: name the packages"),
-    "only-binary": Verdict(
+    **dict.fromkeys(_NO_EFFECT, LineVerdict(Outcome.TRANSLATED, "it does not decide what is installed")),
+    "pre": LineVerdict(Outcome.REFUSED, 'name each pre-release instead: "torch>=2.10.0rc1"'),
+    "no-binary": LineVerdict(Outcome.REFUSED, "a wheel is built only if a release has none: name the packages"),
+    "only-binary": LineVerdict(
         Outcome.TRANSLATED, "only sdists without compiled code are built, when locking; [pip.build] pure = false: none"
     ),
-    "prefer-binary": Verdict(Outcome.TRANSLATED, "a wheel always goes before an sdist of the same release"),
-    "require-hashes": Verdict(Outcome.TRANSLATED, "the lock has the hash of every file"),
-    "hash": Verdict(Outcome.TRANSLATED, "the lock has the hash of every file"),
-    "trusted-host": Verdict(Outcome.REFUSED, "certificates are those of this machine (SSL_CERT_FILE)"),
-    "no-index": Verdict(Outcome.REFUSED, "an index is always read: ENVSPEC_DEFAULT_INDEX names another default one"),
+    "prefer-binary": LineVerdict(Outcome.TRANSLATED, "a wheel always goes before an sdist of the same release"),
+    "require-hashes": LineVerdict(Outcome.TRANSLATED, "the lock has the hash of every file"),
+    "hash": LineVerdict(Outcome.TRANSLATED, "the lock has the hash of every file"),
+    "trusted-host": LineVerdict(Outcome.REFUSED, "certificates are those of this machine (SSL_CERT_FILE)"),
+    "no-index": LineVerdict(
+        Outcome.REFUSED, "an index is always read: ENVSPEC_DEFAULT_INDEX names another default one"
+    ),
     **dict.fromkeys(
         ("no-deps", "no-dependencies"),
-        Verdict(
+        LineVerdict(
             Outcome.REFUSED, "a lock has what its packages require; [pip] overrides with remove = true leave one out"
         ),
     ),
-    "no-build-isolation": Verdict(Outcome.REFUSED, "name what its build imports in [build.NAME] requires"),
-    "config-settings": Verdict(Outcome.REFUSED, _OTHERS_OF_A_LINE),
-    "global-option": Verdict(Outcome.REFUSED, _OTHERS_OF_A_LINE),
-    "use-feature": Verdict(Outcome.REFUSED, "it is a feature of pip's own"),
+    "no-build-isolation": LineVerdict(Outcome.REFUSED, "name what its build imports in [build.NAME] requires"),
+    "config-settings": LineVerdict(Outcome.REFUSED, _OTHERS_OF_A_LINE),
+    "global-option": LineVerdict(Outcome.REFUSED, _OTHERS_OF_A_LINE),
+    "use-feature": LineVerdict(Outcome.REFUSED, "it is a feature of pip's own"),
 }
 
 #: Options without a value.
@@ -301,7 +303,7 @@ def add_index(  # noqa: PLR0913
     packages: tuple[str, ...] = (),
     is_links: bool = False,
     is_default: bool = False,
-) -> Verdict:
+) -> LineVerdict:
     """Add an index or a page of links to the draft. PyTorch's own decides [cuda] instead.
 
     packages: what comes from it, if the source says so. is_default: it replaces the default index.
@@ -314,23 +316,23 @@ def add_index(  # noqa: PLR0913
     # Of an index whose packages are named, torch's family decides what the project is for.
     is_of_torch = not names or not {*names}.isdisjoint(INDEX_FAMILY)
     if is_of_torch and note_unsupported(imported, without_credentials(url), by):
-        return Verdict(Outcome.REFUSED, SUPPORTED)
+        return LineVerdict(Outcome.REFUSED, SUPPORTED)
     if found := PYTORCH_PAGES.match(url):
         return _pytorch(found[1], cuda, names, by, imported)
     if without_credentials(url).rstrip("/") == default_index_url({}).rstrip("/"):
-        return Verdict(Outcome.TRANSLATED, "it is the default index")
+        return LineVerdict(Outcome.TRANSLATED, "it is the default index")
     if "://" not in url:
         imported.draft.unread_indexes.append(url)
-        return Verdict(Outcome.REFUSED, 'name each wheel by its path: "NAME @ ./wheels/NAME-1.0-py3-none-any.whl"')
+        return LineVerdict(Outcome.REFUSED, 'name each wheel by its path: "NAME @ ./wheels/NAME-1.0-py3-none-any.whl"')
     try:
         address = read_index_url(address)
     except BadValue as error:
         imported.draft.unread_indexes.append(address)
-        return Verdict(Outcome.REFUSED, _sentence(error))
+        return LineVerdict(Outcome.REFUSED, _sentence(error))
     if is_default and not packages:
         imported.draft.unread_indexes.append(address)
         reason = f"the default index is that of ENVSPEC_DEFAULT_INDEX: set it to {without_credentials(address)}"
-        return Verdict(Outcome.TRANSLATED, reason)
+        return LineVerdict(Outcome.TRANSLATED, reason)
     form = "links" if is_links else "simple"
     index = _moved(DraftIndex(address, by, name, names, form))
     _merge(index, imported)
@@ -341,7 +343,7 @@ def add_index(  # noqa: PLR0913
     elif cuda:
         # What is there may be built for another CUDA than torch.
         reason += f"; --cuda {cuda} if torch is to be of that CUDA too"
-    return Verdict(Outcome.TRANSLATED, f"{reason}{login}")
+    return LineVerdict(Outcome.TRANSLATED, f"{reason}{login}")
 
 
 def _moved(index: DraftIndex) -> DraftIndex:
@@ -373,18 +375,20 @@ def _path_of(url: str) -> str:
         return ""
 
 
-def _pytorch(path: str, cuda: str | None, packages: tuple[str, ...], by: Source, imported: Import) -> Verdict:
+def _pytorch(path: str, cuda: str | None, packages: tuple[str, ...], by: Source, imported: Import) -> LineVerdict:
     """PyTorch's own index: torch's family comes from there as [cuda] requires. packages: normalised."""
     others = sorted({*packages} - {*INDEX_FAMILY})
     if cuda and len(others) < len({*packages}):
         add_cuda(cuda, by, imported, "PyTorch's index")
     if others:
         which = ", ".join(others)
-        return Verdict(Outcome.REFUSED, f"only torch's family comes from PyTorch's index: name {which} by its wheel")
+        return LineVerdict(
+            Outcome.REFUSED, f"only torch's family comes from PyTorch's index: name {which} by its wheel"
+        )
     if cuda:
         add_cuda(cuda, by, imported, "PyTorch's index")
-        return Verdict(Outcome.TRANSLATED, f"[cuda] version = {cuda}")
+        return LineVerdict(Outcome.TRANSLATED, f"[cuda] version = {cuda}")
     if path.startswith("cpu"):
         add_cuda("cpu", by, imported, "PyTorch's index")
-        return Verdict(Outcome.TRANSLATED, "without [cuda], torch is its build for the CPU")
-    return Verdict(Outcome.TRANSLATED, "PyTorch's index is used if [cuda] version needs it")
+        return LineVerdict(Outcome.TRANSLATED, "without [cuda], torch is its build for the CPU")
+    return LineVerdict(Outcome.TRANSLATED, "PyTorch's index is used if [cuda] version needs it")

@@ -12,7 +12,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from envspec.documents import list_of, table_of
 from envspec.importers.conda_specs import with_markers
 from envspec.importers.extra_markers import without_extras
-from envspec.importers.pip import Verdict, bracketed
+from envspec.importers.pip import LineVerdict, bracketed
 from envspec.importers.project import Project, not_included, written_value
 from envspec.importers.toml_lines import items_of, several_of, text_of, texts_of
 from envspec.importers.types import Outcome
@@ -60,7 +60,7 @@ def _read_python(project: Project, value: Any, path: KeyPath) -> None:
     try:
         project.python(specifier_of(str(value)), path, f'python = "{value}"')
     except BadValue as error:
-        project.add(path, f"python = {written_value(value)}", Verdict(Outcome.REFUSED, f"{error}; {error.hint}"))
+        project.add(path, f"python = {written_value(value)}", LineVerdict(Outcome.REFUSED, f"{error}; {error.hint}"))
 
 
 def _why_not_included(project: Project, name: str, value: Any, group: str) -> str:
@@ -95,7 +95,7 @@ def _read_item(project: Project, name: str, value: Any, path: KeyPath) -> None:
             text = requirement_of(name, requirement)
         except BadValue as error:
             whole = f"{name} = {written_value(value)}"
-            project.add(place, whole, Verdict(Outcome.REFUSED, f"{error}; {error.hint}"))
+            project.add(place, whole, LineVerdict(Outcome.REFUSED, f"{error}; {error.hint}"))
             continue
         if source := text_of(item, "source"):
             project.indexes.setdefault(source, []).append(name)
@@ -141,7 +141,7 @@ def _index(project: Project, source: Any, path: KeyPath, *, by_name: bool) -> No
     if by_name:
         packages = project.indexes.get(name, []) + packages
     priority = text_of(source, "priority")
-    verdict = Verdict(Outcome.TRANSLATED, "it is the default index")
+    verdict = LineVerdict(Outcome.TRANSLATED, "it is the default index")
     if url:
         verdict = project.index(
             source,

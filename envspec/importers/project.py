@@ -16,7 +16,7 @@ from envspec.credentials import shown
 from envspec.documents import list_of
 from envspec.importers.conda_specs import platforms_of, python_marker, with_markers
 from envspec.importers.extra_markers import without_extras
-from envspec.importers.pip import Use, Verdict, add_index, add_requirement
+from envspec.importers.pip import LineVerdict, Use, add_index, add_requirement
 from envspec.importers.python_locks import holds, python_versions
 from envspec.importers.toml_lines import TomlFile, several_of, text_of
 from envspec.importers.types import Clue, Import, Outcome
@@ -97,12 +97,12 @@ class Project:
         """Add a requirement, from the source that [tool.uv.sources] names. extra, group: in whose list it is."""
         by, folder = self.file.at(*path), self.file.path.parent
         if not isinstance(text, str) or len(text) > LONGEST:
-            self.add(path, written_value(text), Verdict(Outcome.NOT_UNDERSTOOD, "it is not a requirement"))
+            self.add(path, written_value(text), LineVerdict(Outcome.NOT_UNDERSTOOD, "it is not a requirement"))
             return
         notes: tuple[str, ...] = (f"as {shown(text)}",) if written else ()
         found = _parts_of(text)
         if found and found.name == self.name and use is Use.DEPENDENCIES and " @ " not in text:
-            self.add(path, text, Verdict(Outcome.REFUSED, "it is the project itself, which no index has"))
+            self.add(path, text, LineVerdict(Outcome.REFUSED, "it is the project itself, which no index has"))
             return
         lines: list[tuple[str, tuple[str, ...]]] = []
         if found and use is Use.DEPENDENCIES:
@@ -182,10 +182,10 @@ class Project:
         is_explicit: bool,
         is_links: bool,
         is_default: bool,
-    ) -> Verdict:
+    ) -> LineVerdict:
         """Add an index. row: its table. packages: that come from it. is_explicit: nothing else does."""
         if is_explicit and not packages:
-            return Verdict(Outcome.TRANSLATED, "explicit, and no included requirement comes from it")
+            return LineVerdict(Outcome.TRANSLATED, "explicit, and no included requirement comes from it")
         return add_index(
             text_of(row, "url"),
             self.file.at(*path),
@@ -201,7 +201,7 @@ class Project:
         try:
             read_override(str(text))
         except BadValue as error:
-            self.add(path, written_value(text), Verdict(Outcome.REFUSED, f"{error}; {error.hint}"))
+            self.add(path, written_value(text), LineVerdict(Outcome.REFUSED, f"{error}; {error.hint}"))
         else:
             self.imported.draft.overrides.append((str(text), why))
             self.note(path, str(text), "[pip] overrides")
@@ -211,16 +211,16 @@ class Project:
         try:
             SpecifierSet(specifier)
         except InvalidSpecifier:
-            self.add(path, why, Verdict(Outcome.NOT_UNDERSTOOD, f"{specifier} is not a specifier"))
+            self.add(path, why, LineVerdict(Outcome.NOT_UNDERSTOOD, f"{specifier} is not a specifier"))
         else:
             self.imported.draft.pythons.append(Clue(specifier, self.file.at(*path), why))
             self.note(path, f"{path[-1]} = {specifier}", "[env] python is in this range")
 
     def note(self, path: KeyPath, text: object, reason: str) -> None:
         """An entry for what decided something."""
-        self.add(path, str(text), Verdict(Outcome.TRANSLATED, reason))
+        self.add(path, str(text), LineVerdict(Outcome.TRANSLATED, reason))
 
-    def add(self, path: KeyPath, text: str, verdict: Verdict) -> None:
+    def add(self, path: KeyPath, text: str, verdict: LineVerdict) -> None:
         """An entry of the ledger."""
         self.imported.add(self.file.at(*path), text, *verdict)
 

@@ -14,7 +14,7 @@ from envspec.documents import list_of, table_of
 from envspec.importers import pixi
 from envspec.importers.conda import include_conda_lock
 from envspec.importers.conda_lock_project import CondaProject, read_dependencies, read_settings
-from envspec.importers.pip import Verdict
+from envspec.importers.pip import LineVerdict
 from envspec.importers.poetry import read_pdm, read_poetry
 from envspec.importers.project import MOST_MEMBERS, Project, not_included, workspace_of, written_value
 from envspec.importers.python_locks import read_pdm_lock, read_poetry_lock, read_pylock, read_uv_lock
@@ -185,7 +185,7 @@ def _read_extras(project: Project) -> None:
     for keys in (("tool", "poetry", "extras"), ("tool", "setuptools", "dynamic", "optional-dependencies")):
         known.update(map(normalised, project.file.table(*keys)))
     for extra in sorted(project.extras - known):
-        project.add(("project",), f"extra {extra}", Verdict(Outcome.REFUSED, f"the project has no extra {extra}"))
+        project.add(("project",), f"extra {extra}", LineVerdict(Outcome.REFUSED, f"the project has no extra {extra}"))
 
 
 def _with_named(project: Project, extras: frozenset[str]) -> frozenset[str]:
@@ -226,7 +226,7 @@ def _read_dynamic(project: Project) -> None:
             project.note(path, key, "read from the files that [tool.setuptools.dynamic] names")
         elif key in ("dependencies", "optional-dependencies", "requires-python"):
             reason = f'its build computes them: write "{project.name or "name"} @ ." in [pip] dependencies'
-            project.add(path, key, Verdict(Outcome.REFUSED, reason))
+            project.add(path, key, LineVerdict(Outcome.REFUSED, reason))
     base: KeyPath = ("tool", "setuptools", "dynamic")
     _include_files(project, table_of(read, "dependencies"), (*base, "dependencies"))
     for extra, table in extras.items():
@@ -260,7 +260,7 @@ def _read_groups(project: Project) -> None:
             path, group = place.path, place.path[1]
         else:
             group = groups[int(place.path[-1])]
-        project.add(path, f"group {group}", Verdict(Outcome.REFUSED, f"{problem}; {problem.hint}"))
+        project.add(path, f"group {group}", LineVerdict(Outcome.REFUSED, f"{problem}; {problem.hint}"))
     for group, listed in project.file.table("dependency-groups").items():
         for at, item in enumerate(items_of(listed)):
             path = ("dependency-groups", group, at)

@@ -17,7 +17,7 @@ from envspec.importers.conda_specs import add_channel
 from envspec.importers.pip import add_index, add_requirement
 from envspec.importers.pyproject import read_pyproject
 from envspec.importers.requirements import add_line, read_requirements
-from envspec.importers.shell_state import Clone, Command, Selection, Shell, names_of, split_options, values_of
+from envspec.importers.shell_state import Clone, Command, InstallSelection, Shell, names_of, split_options, values_of
 from envspec.importers.toml_lines import TomlFile, items_of
 from envspec.importers.types import Outcome, Source
 from envspec.importers.variables import torch_backend
@@ -311,9 +311,9 @@ def read_project(shell: Shell, command: Command) -> None:
         shell.imported.run(found, file)
 
 
-def _include_project(shell: Shell, command: Command, project: Path, selection: Selection, text: str) -> None:
+def _include_project(shell: Shell, command: Command, project: Path, selection: InstallSelection, text: str) -> None:
     """Read the project, with the extras and groups that all commands install of it."""
-    selection |= shell.syncs.get(project, Selection())
+    selection |= shell.syncs.get(project, InstallSelection())
     shell.syncs[project] = selection
     importer = shell.imported.find(project)
     if importer is not None and project.name == "pyproject.toml":
@@ -340,7 +340,7 @@ _NO_GROUPS: Final = frozenset({"--no-group", "--without"})
 _NO_DEFAULTS: Final = frozenset({"--no-dev", "--no-default-groups", "--only-group", "--only"})
 
 
-def read_selection(shell: Shell, command: Command, project: Path) -> Selection:
+def read_selection(shell: Shell, command: Command, project: Path) -> InstallSelection:
     """The extras and groups that a command installs, those that the tool takes by default among them."""
     given = _known_options(shell, command)
     names = {option for option, _ in given}
@@ -355,7 +355,7 @@ def read_selection(shell: Shell, command: Command, project: Path) -> Selection:
         if command.words[:2] != ("poetry", "export") and names.isdisjoint(_NO_DEFAULTS):
             groups |= default_groups(file, command.words[0])
     groups.difference_update(values_of(given, _NO_GROUPS))
-    return Selection(frozenset(map(normalised, extras)), frozenset(map(normalised, groups - {"main"})))
+    return InstallSelection(frozenset(map(normalised, extras)), frozenset(map(normalised, groups - {"main"})))
 
 
 def _known_options(shell: Shell, command: Command) -> list[tuple[str, str]]:

@@ -33,14 +33,14 @@ def is_at_or_below(path: str, folder: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class InstallSelection:
     """The extras and groups of a project that commands install, normalised."""
 
     extras: frozenset[str] = frozenset()
     groups: frozenset[str] = frozenset()
 
-    def __or__(self, other: Selection) -> Selection:
-        return Selection(self.extras | other.extras, self.groups | other.groups)
+    def __or__(self, other: InstallSelection) -> InstallSelection:
+        return InstallSelection(self.extras | other.extras, self.groups | other.groups)
 
 
 class Command(NamedTuple):
@@ -110,13 +110,13 @@ class Shell:
     has_system: bool = True
     environments: dict[str, None] = field(default_factory=dict)
     taken: list[tuple[str, str]] = field(default_factory=list)
-    syncs: dict[Path, Selection] = field(default_factory=dict)
+    syncs: dict[Path, InstallSelection] = field(default_factory=dict)
     packages: list[Source] = field(default_factory=list)
     scripts: set[Path] = field(default_factory=set)
     active: str = ""
     main: str = ""
     built: dict[str, None] = field(default_factory=dict)
-    exports: dict[str, tuple[Path, Selection]] = field(default_factory=dict)
+    exports: dict[str, tuple[Path, InstallSelection]] = field(default_factory=dict)
 
     def path(self, name: str) -> str:
         """A path in the container, in full."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from envspec.documents import list_of, table_of
 from envspec.errors import UsageError
-from envspec.importers.pip import Use, Verdict, add_cuda, add_index, cuda_of
+from envspec.importers.pip import LineVerdict, Use, add_cuda, add_index, cuda_of
 from envspec.importers.project import Project, not_included, written_value
 from envspec.importers.python_locks import PYTHONS, holds
 from envspec.importers.toml_lines import items_of, several_of, text_of, texts_of
@@ -79,7 +79,7 @@ def read_uv(project: Project) -> None:
             project.add(("tool", "uv", key), f"{key} = {written_value(value)}", _read_key(project, key, value))
 
 
-def _read_key(project: Project, key: str, value: Any) -> Verdict:
+def _read_key(project: Project, key: str, value: Any) -> LineVerdict:
     by = project.file.at("tool", "uv", key)
     if key in ("index-url", "extra-index-url", "find-links", "default-index"):
         is_links, is_default = key == "find-links", key in ("index-url", "default-index")
@@ -94,33 +94,33 @@ def _read_key(project: Project, key: str, value: Any) -> Verdict:
         return _exclude_newer_package(project, value)
     if key in ("no-binary-package", "no-build-isolation-package") and isinstance(value, list):
         project.imported.draft.build_packages += texts_of(project.file.table("tool", "uv"), key)
-        return Verdict(Outcome.TRANSLATED, "[pip.build] packages: built if a release has no wheel")
+        return LineVerdict(Outcome.TRANSLATED, "[pip.build] packages: built if a release has no wheel")
     backend = value if key == "torch-backend" else table_of(value).get("torch-backend")
     if isinstance(backend, str):
         return _backend(project, backend, by)
     if key == "default-groups":
         listed = ", ".join(map(str, several_of(value)))
-        return Verdict(Outcome.TRANSLATED, f"included with --group {listed}")
-    return _KEYS.get(key, Verdict(Outcome.NOT_UNDERSTOOD, "it is not a setting of uv that is read"))
+        return LineVerdict(Outcome.TRANSLATED, f"included with --group {listed}")
+    return _KEYS.get(key, LineVerdict(Outcome.NOT_UNDERSTOOD, "it is not a setting of uv that is read"))
 
 
-def _backend(project: Project, backend: str, by: Source) -> Verdict:
+def _backend(project: Project, backend: str, by: Source) -> LineVerdict:
     """`torch-backend`, also of [tool.uv.pip]."""
     if cuda := cuda_of(backend):
         add_cuda(cuda, by, project.imported, "torch-backend of uv")
-        return Verdict(Outcome.TRANSLATED, f"[cuda] version = {cuda}")
+        return LineVerdict(Outcome.TRANSLATED, f"[cuda] version = {cuda}")
     note_unsupported(project.imported, f"/{backend}", by)
-    return Verdict(Outcome.REFUSED, "write [cuda] version")
+    return LineVerdict(Outcome.REFUSED, "write [cuda] version")
 
 
-def _exclude_newer(project: Project, value: str, by: Source) -> Verdict:
+def _exclude_newer(project: Project, value: str, by: Source) -> LineVerdict:
     if not (time := _time(value)):
-        return Verdict(Outcome.NOT_UNDERSTOOD, _NO_TIME)
+        return LineVerdict(Outcome.NOT_UNDERSTOOD, _NO_TIME)
     project.imported.draft.as_ofs.append(Clue(time, by, "exclude-newer of uv"))
-    return Verdict(Outcome.TRANSLATED, f"[env] as_of = {time}")
+    return LineVerdict(Outcome.TRANSLATED, f"[env] as_of = {time}")
 
 
-def _exclude_newer_package(project: Project, value: Mapping[str, Any]) -> Verdict:
+def _exclude_newer_package(project: Project, value: Mapping[str, Any]) -> LineVerdict:
     verdicts = []
     for name, each in value.items():
         time = ""
@@ -131,9 +131,9 @@ def _exclude_newer_package(project: Project, value: Mapping[str, Any]) -> Verdic
             time = _time(each)
         if time:
             project.imported.draft.package_as_ofs[normalised(name)] = time
-            verdicts.append(Verdict(Outcome.TRANSLATED, f"[env] package_as_of: {normalised(name)} = {time}"))
+            verdicts.append(LineVerdict(Outcome.TRANSLATED, f"[env] package_as_of: {normalised(name)} = {time}"))
         else:
-            verdicts.append(Verdict(Outcome.NOT_UNDERSTOOD, f"{name}: {_NO_TIME}"))
+            verdicts.append(LineVerdict(Outcome.NOT_UNDERSTOOD, f"{name}: {_NO_TIME}"))
     return _joined(verdicts)
 
 
@@ -158,9 +158,9 @@ def _read_platforms(project: Project, text: object, path: KeyPath) -> None:
         if any(holds(str(text), platform, python) for python in PYTHONS):
             found.append(platform.value)
             project.imported.draft.platforms.append(Clue(platform.value, project.file.at(*path), str(path[2])))
-    verdict = Verdict(Outcome.TRANSLATED, f"[env] platforms: {', '.join(found)}")
+    verdict = LineVerdict(Outcome.TRANSLATED, f"[env] platforms: {', '.join(found)}")
     if not found:
-        verdict = Verdict(Outcome.REFUSED, "it matches none of the platforms that a spec can have")
+        verdict = LineVerdict(Outcome.REFUSED, "it matches none of the platforms that a spec can have")
     project.add(path, str(text), verdict)
 
 
@@ -175,7 +175,7 @@ def read_sources(project: Project) -> None:
             project.note(path, written, _source_reason(project, name, source, is_used=is_used))
             if is_used and text_of(source, "git") and not _lock_of(project).is_file():
                 reason = f"if {name} has [tool.uv.sources] of its own, they are not read: add its indexes to the spec"
-                project.add(path, written, Verdict(Outcome.REFUSED, reason))
+                project.add(path, written, LineVerdict(Outcome.REFUSED, reason))
     _read_indexes(project)
 
 
@@ -228,13 +228,13 @@ def _source_reason(project: Project, name: str, source: Any, *, is_used: bool) -
     return f"not for {', '.join(project.platforms)}"
 
 
-def _joined(verdicts: list[Verdict]) -> Verdict:
+def _joined(verdicts: list[LineVerdict]) -> LineVerdict:
     """One verdict for a line with several values: the first that is lost, and all reasons."""
     if not verdicts:
-        return Verdict(Outcome.NOT_UNDERSTOOD, "it has no value that can be read")
+        return LineVerdict(Outcome.NOT_UNDERSTOOD, "it has no value that can be read")
     lost = [each for each in verdicts if each.outcome.is_lost]
     reasons = dict.fromkeys(each.reason for each in verdicts)
-    return Verdict((lost or verdicts)[0].outcome, "; ".join(filter(None, reasons)))
+    return LineVerdict((lost or verdicts)[0].outcome, "; ".join(filter(None, reasons)))
 
 
 #: Keys of [tool.uv] that have entries of their own.
@@ -242,8 +242,8 @@ _READ: Final = (
     *("dev-dependencies", "constraint-dependencies", "override-dependencies", "exclude-dependencies"),
     *("sources", "index", "environments"),
 )
-_NO_EFFECT: Final = Verdict(Outcome.TRANSLATED, "a setting of uv's own, which does not decide what is installed")
-_BUILDS: Final = Verdict(Outcome.REFUSED, "what a package's build imports is [build.NAME] requires")
+_NO_EFFECT: Final = LineVerdict(Outcome.TRANSLATED, "a setting of uv's own, which does not decide what is installed")
+_BUILDS: Final = LineVerdict(Outcome.REFUSED, "what a package's build imports is [build.NAME] requires")
 #: Source: uv's documentation, "Settings" (uv 0.9).
 _KEYS: Final = {
     **dict.fromkeys(
@@ -258,22 +258,24 @@ _KEYS: Final = {
         ),
         _NO_EFFECT,
     ),
-    "conflicts": Verdict(Outcome.TRANSLATED, "an environment has one of them; [variants] has the others"),
-    "required-environments": Verdict(
+    "conflicts": LineVerdict(Outcome.TRANSLATED, "an environment has one of them; [variants] has the others"),
+    "required-environments": LineVerdict(
         Outcome.TRANSLATED, "it restricts nothing: [env] platforms are those that a lock is for"
     ),
-    "prerelease": Verdict(Outcome.REFUSED, 'name each pre-release instead: "torch>=2.10.0rc1"'),
-    "resolution": Verdict(Outcome.REFUSED, "the newest versions are locked, or the preferred ones"),
-    "no-build": Verdict(Outcome.REFUSED, "write pure = false in [pip.build]"),
-    "no-binary": Verdict(Outcome.REFUSED, "a wheel is built only if a release has none: name the packages"),
-    "no-index": Verdict(Outcome.REFUSED, "an index is always read: ENVSPEC_DEFAULT_INDEX names another default one"),
-    "no-build-package": Verdict(Outcome.TRANSLATED, "only sdists without compiled code are built, when locking"),
+    "prerelease": LineVerdict(Outcome.REFUSED, 'name each pre-release instead: "torch>=2.10.0rc1"'),
+    "resolution": LineVerdict(Outcome.REFUSED, "the newest versions are locked, or the preferred ones"),
+    "no-build": LineVerdict(Outcome.REFUSED, "write pure = false in [pip.build]"),
+    "no-binary": LineVerdict(Outcome.REFUSED, "a wheel is built only if a release has none: name the packages"),
+    "no-index": LineVerdict(
+        Outcome.REFUSED, "an index is always read: ENVSPEC_DEFAULT_INDEX names another default one"
+    ),
+    "no-build-package": LineVerdict(Outcome.TRANSLATED, "only sdists without compiled code are built, when locking"),
     "no-build-isolation": _BUILDS,
     "extra-build-dependencies": _BUILDS,
     "build-constraint-dependencies": _BUILDS,
-    "extra-build-variables": Verdict(Outcome.REFUSED, "the variables of a package's build are [build.NAME] env"),
+    "extra-build-variables": LineVerdict(Outcome.REFUSED, "the variables of a package's build are [build.NAME] env"),
     "config-settings": _BUILDS,
     "config-settings-package": _BUILDS,
-    "dependency-metadata": Verdict(Outcome.REFUSED, "[pip] overrides replace what a package requires"),
-    "allow-insecure-host": Verdict(Outcome.REFUSED, "certificates are those of this machine (SSL_CERT_FILE)"),
+    "dependency-metadata": LineVerdict(Outcome.REFUSED, "[pip] overrides replace what a package requires"),
+    "allow-insecure-host": LineVerdict(Outcome.REFUSED, "certificates are those of this machine (SSL_CERT_FILE)"),
 }

@@ -37,7 +37,7 @@ class OtherFacts(StaleLock):
     code = "other-facts"
 
 
-class Why(Enum):
+class StaleCause(Enum):
     """What makes a lock stale."""
 
     NO_LOCK = "no-lock"
@@ -53,18 +53,18 @@ class Why(Enum):
     @property
     def code(self) -> str:
         """Of the error that explains it."""
-        errors = {Why.FORMAT: NewerFormat, Why.DAMAGED: DamagedLock, Why.FACTS: OtherFacts}
+        errors = {StaleCause.FORMAT: NewerFormat, StaleCause.DAMAGED: DamagedLock, StaleCause.FACTS: OtherFacts}
         return errors.get(self, StaleLock).code
 
 
-class Reason(NamedTuple):
+class StaleReason(NamedTuple):
     """One cause of staleness.
 
     text: one line for the user. hint: what to do when it isn't `envspec lock SPEC`. fields: the values that differ.
     file: the name of the file of the lock's folder that is missing or changed.
     """
 
-    why: Why
+    why: StaleCause
     text: str
     hint: str = ""
     fields: tuple[Difference, ...] = ()
@@ -74,7 +74,7 @@ class Reason(NamedTuple):
 class CheckResult(NamedTuple):
     """Fresh if there is no reason; warnings alone leave a lock fresh."""
 
-    reasons: tuple[Reason, ...]
+    reasons: tuple[StaleReason, ...]
     warnings: tuple[str, ...] = ()
 
     @property
@@ -111,13 +111,13 @@ def _check(data: dict[str, object], variant: str, spec_path: Path, lock_dir: Pat
     try:
         header, body = verify_checksum(read_current(lock_dir, LOCK_FILE), str(document))
     except (FileNotFoundError, NotADirectoryError):
-        return CheckResult((Reason(Why.NO_LOCK, f"{document} does not exist: nothing is locked yet"),))
+        return CheckResult((StaleReason(StaleCause.NO_LOCK, f"{document} does not exist: nothing is locked yet"),))
     except OSError as error:
-        return CheckResult((Reason(Why.NO_LOCK, f"{document} can't be read: {error.strerror}"),))
+        return CheckResult((StaleReason(StaleCause.NO_LOCK, f"{document} can't be read: {error.strerror}"),))
     except NewerFormat as error:
-        return CheckResult((Reason(Why.FORMAT, error.message, error.hint or ""),))
+        return CheckResult((StaleReason(StaleCause.FORMAT, error.message, error.hint or ""),))
     except StaleLock as error:
-        return CheckResult((Reason(Why.DAMAGED, error.message, error.hint or ""),))
+        return CheckResult((StaleReason(StaleCause.DAMAGED, error.message, error.hint or ""),))
     reasons = list(_file_reasons(lock_dir, header))
     if input_sha256(data, variant) == header.input_sha256:
         if variant:
@@ -125,7 +125,9 @@ def _check(data: dict[str, object], variant: str, spec_path: Path, lock_dir: Pat
         if header.spec != (place := path_from_lock(spec_path, lock_dir)):
             # An image gets files from the folder of the spec that the lock names.
             named = f"{header.spec} as its spec" if header.spec else "no spec"
-            reasons.append(Reason(Why.PLACE, f"{document} names {named}; {spec_path} is {place} from there"))
+            reasons.append(
+                StaleReason(StaleCause.PLACE, f"{document} names {named}; {spec_path} is {place} from there")
+            )
         if b'index = "local"' in body:
             reasons += _project_reasons(body, spec_path, document)
     else:
@@ -134,7 +136,7 @@ def _check(data: dict[str, object], variant: str, spec_path: Path, lock_dir: Pat
     return CheckResult(tuple(reasons), (*logins, *_warnings(header)))
 
 
-def _base_reasons(base: Path, lock_dir: Path, header: Header) -> list[Reason]:
+def _base_reasons(base: Path, lock_dir: Path, header: Header) -> list[StaleReason]:
     """Whether a variant was locked beside the spec's own lock as it is now."""
     try:
         own, _ = verify_checksum(read_current(base, LOCK_FILE), LOCK_FILE)
@@ -143,16 +145,16 @@ def _base_reasons(base: Path, lock_dir: Path, header: Header) -> list[Reason]:
         return []
     if pins_sha256(own) == header.base_sha256:
         return []
-    return [Reason(Why.BASE, f"{base} has changed since {lock_dir} was locked to match it")]
+    return [StaleReason(StaleCause.BASE, f"{base} has changed since {lock_dir} was locked to match it")]
 
 
-def _changed(data: Mapping[str, Any], variant: str, spec_path: Path, lock_dir: Path, header: Header) -> Reason:
+def _changed(data: Mapping[str, Any], variant: str, spec_path: Path, lock_dir: Path, header: Header) -> StaleReason:
     other = other_owner(header.spec, header.name, spec_path, lock_dir)
     if other is None:
         sources = document_of(data, variant).get(DEPENDENCIES_FROM)
         of_sources = f", or a line that it reads from pyproject.toml ({', '.join(sources)})," if sources else ""
-        return Reason(Why.SPEC, f"{spec_path}{of_sources} has changed since it was locked")
-    return Reason(Why.SPEC, f"{lock_dir} is the lock of {other}", TWO_SPECS)
+        return StaleReason(StaleCause.SPEC, f"{spec_path}{of_sources} has changed since it was locked")
+    return StaleReason(StaleCause.SPEC, f"{lock_dir} is the lock of {other}", TWO_SPECS)
 
 
 def _parse(spec_path: Path) -> dict[str, object]:
@@ -172,29 +174,34 @@ def _parse(spec_path: Path) -> dict[str, object]:
         raise
 
 
-def _file_reasons(lock_dir: Path, header: Header) -> Iterator[Reason]:
+def _file_reasons(lock_dir: Path, header: Header) -> Iterator[StaleReason]:
     """What is wrong with files that are not what the header says."""
     for name, digest in header.files.items():
         if not FILE_NAME.fits(name):
-            yield Reason(Why.DAMAGED, f"{lock_dir / LOCK_FILE} names a file outside of its folder: {name!r}")
+            yield StaleReason(
+                StaleCause.DAMAGED, f"{lock_dir / LOCK_FILE} names a file outside of its folder: {name!r}"
+            )
             continue
         try:
             content = read_current(lock_dir, name)
         except FileNotFoundError:
-            yield Reason(Why.FILE, f"{lock_dir / name} is missing", file=name)
+            yield StaleReason(StaleCause.FILE, f"{lock_dir / name} is missing", file=name)
         except OSError as error:
-            yield Reason(Why.FILE, f"{lock_dir / name} can't be read: {error.strerror}", file=name)
+            yield StaleReason(StaleCause.FILE, f"{lock_dir / name} can't be read: {error.strerror}", file=name)
         else:
             if hashlib.sha256(content).hexdigest() != digest:
-                yield Reason(Why.FILE, f"{lock_dir / name} was changed after envspec wrote it", file=name)
+                yield StaleReason(StaleCause.FILE, f"{lock_dir / name} was changed after envspec wrote it", file=name)
 
 
-def _project_reasons(body: bytes, spec_path: Path, document: Path) -> list[Reason]:
+def _project_reasons(body: bytes, spec_path: Path, document: Path) -> list[StaleReason]:
     try:
         changed = list(_changed_projects(documents.parse_toml(body.decode()), spec_path.parent))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        return [Reason(Why.DAMAGED, f"{document} can't be read: {type(error).__name__}: {error}")]
-    return [Reason(Why.FILE, f"{name}: {address} has changed since its wheel was built") for name, address in changed]
+        return [StaleReason(StaleCause.DAMAGED, f"{document} can't be read: {type(error).__name__}: {error}")]
+    return [
+        StaleReason(StaleCause.FILE, f"{name}: {address} has changed since its wheel was built")
+        for name, address in changed
+    ]
 
 
 def _changed_projects(lock: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, str]]:

@@ -256,7 +256,7 @@ class _Suite:
                 left.append(reason)
                 raise _Unkillable
 
-        lines, errors = _Lines(read_line), _Tail()
+        lines, errors = _OutputLines(read_line), _Tail()
         try:
             status = run(engine, image, settings, Streams(None, lines, errors), warn)
         except (_Unkillable, EngineError):
@@ -501,7 +501,7 @@ def _word(value: object) -> str:
     return blanked(value)
 
 
-class _Lines(io.BytesIO):
+class _OutputLines(io.BytesIO):
     """Calls a function with every whole line that is written to it."""
 
     def __init__(self, on_line: Callable[[str], None]) -> None:

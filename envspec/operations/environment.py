@@ -35,7 +35,7 @@ from envspec.verifier.scan import NoEnvironment, PythonEnvironment, find_environ
 from envspec.verifier.types import PYTHON, Drift, DriftFinding, Expected, ExpectedConda, ExpectedPackage, VerifyResult
 
 
-class Outcome(Enum):
+class InstallOutcome(Enum):
     """Result of an installation."""
 
     MADE = "installed"
@@ -51,7 +51,7 @@ class InstallPlan:
     size_bytes: of their archives.
     """
 
-    outcome: Outcome
+    outcome: InstallOutcome
     packages: int
     conda: int
     size_bytes: int
@@ -88,10 +88,10 @@ def plan_install(request: InstallRequest) -> InstallPlan:
         UsageError, UnfitMachine: as `install`.
     """
     _check_system()
-    outcome = Outcome.UNCHANGED
+    outcome = InstallOutcome.UNCHANGED
     if not staging.is_installed(request.prefix, staging.record_of(request)):
         _check(request)
-        outcome = Outcome.PLANNED
+        outcome = InstallOutcome.PLANNED
     part = request.resolution
     size_bytes = _wheel_bytes(part) + sum(each.size_bytes or 0 for each in part.conda)
     return InstallPlan(outcome, len(part.packages), len(part.conda), size_bytes)
@@ -101,7 +101,7 @@ def _wheel_bytes(part: Resolution) -> int:
     return sum(each.file.size_bytes or 0 for each in part.packages)
 
 
-def install(request: InstallRequest, context: Context) -> Outcome:
+def install(request: InstallRequest, context: Context) -> InstallOutcome:
     """Make the environment at `request.prefix`, whole or not at all.
 
     Raises:
@@ -112,7 +112,7 @@ def install(request: InstallRequest, context: Context) -> Outcome:
     _check_system()
     wanted = staging.record_of(request)
     if staging.is_installed(request.prefix, wanted):
-        return Outcome.UNCHANGED
+        return InstallOutcome.UNCHANGED
     _check(request)
     # uv and rattler unpack into it, and link the environment's files to it.
     if problem := cache_problem(context.cache):
@@ -120,14 +120,14 @@ def install(request: InstallRequest, context: Context) -> Outcome:
     with staging.staging(request.prefix, lambda: context.reporter.progress(Step(InstallStage.WAITING))) as site:
         # Another process may have installed it meanwhile.
         if staging.is_installed(request.prefix, wanted):
-            return Outcome.UNCHANGED
+            return InstallOutcome.UNCHANGED
         run_interruptible(_build(request, context, site))
         staging.write_record(site.path, wanted)
         staging.write_list(site.path)
         site.finish()
     for text in missing_system_libraries(request.resolution, request.prefix):
         context.reporter.warning(text)
-    return Outcome.MADE
+    return InstallOutcome.MADE
 
 
 def missing_system_libraries(

@@ -98,7 +98,7 @@ class OddNumber:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class NodeDifference:
     """A property that most nodes of a kind share. others: value -> the nodes that have it instead."""
 
     what: str
@@ -127,7 +127,7 @@ class Fleet:
 
     nodes: tuple[NodeReport, ...]
     odd: tuple[OddNumber, ...]
-    differences: tuple[Difference, ...]
+    differences: tuple[NodeDifference, ...]
     shared: tuple[str, ...]
     few: tuple[str, ...]
     not_known: tuple[str, ...]
@@ -186,7 +186,7 @@ class _Judge:
             self.kinds.setdefault(kind(receipt), {})[name] = receipt
         self.odd: list[OddNumber] = []
         self.numbers: defaultdict[str, list[str]] = defaultdict(list)
-        self.differences: list[Difference] = []
+        self.differences: list[NodeDifference] = []
         for named in self.kinds.values():
             judged = _judged(named)
             for odd in _odd_numbers(judged, is_enough=len(named) >= FEWEST):
@@ -409,14 +409,14 @@ def _faults(named: Mapping[str, Receipt]) -> Iterator[tuple[str, list[str]]]:
     yield from found.items()
 
 
-def _differences(named: Mapping[str, Receipt]) -> Iterator[Difference]:
+def _differences(named: Mapping[str, Receipt]) -> Iterator[NodeDifference]:
     for line in differences(tuple(named.values())):
         most = majority(line.values)
         others: dict[str, tuple[str, ...]] = {}
         for name, value in zip(named, line.values, strict=True):
             if value != most:
                 others[value] = (*others.get(value, ()), name)
-        yield Difference(line.what, most, others, counts=line.weight is Weight.DIFFERS and bool(most))
+        yield NodeDifference(line.what, most, others, counts=line.weight is Weight.DIFFERS and bool(most))
 
 
 _Key = tuple[str, str, str]

@@ -13,7 +13,7 @@ from typing import Final
 from envspec.context import counted
 from envspec.escaping import markdown, one_line
 from envspec.receipts.compare import ComparisonColumn, columns
-from envspec.receipts.fleet import Difference, Fleet, NodeReport, NodeVerdict, OddNumber, hostlist
+from envspec.receipts.fleet import Fleet, NodeDifference, NodeReport, NodeVerdict, OddNumber, hostlist
 from envspec.receipts.metrics import devices, kind
 from envspec.receipts.model import Receipt, Verdict
 from envspec.report import page
@@ -226,7 +226,7 @@ def _nodes(fleet: Fleet) -> Table:
     return listing("Nodes", rows, titles)
 
 
-def _differences(found: Sequence[Difference]) -> Table:
+def _differences(found: Sequence[NodeDifference]) -> Table:
     rows: list[Row] = []
     for each in found:
         for value, names in sorted(each.others.items(), key=lambda other: -len(other[1])):

@@ -29,7 +29,7 @@ _SHA256: Final = re.compile(r"\b[0-9a-f]{64}\b")
 _SIGNS: Final = {"passed": "✅", "failed": "❌", "worse": "❌", "fault": "❌", "not run": "⚪", "not known": "❔"}
 
 
-class Kind(Enum):
+class CellKind(Enum):
     """What the cells of a column hold. OLD is followed by NEW: text shows both as `old -> new`."""
 
     TEXT = "text"
@@ -42,7 +42,7 @@ class Kind(Enum):
 @dataclasses.dataclass(frozen=True, slots=True)
 class Column:
     title: str = ""
-    kind: Kind = Kind.TEXT
+    kind: CellKind = CellKind.TEXT
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def listing(
 
 def _column(described: str) -> Column:
     title, _, kind = described.partition(":")
-    return Column(title, Kind(kind or "text"))
+    return Column(title, CellKind(kind or "text"))
 
 
 def properties(title: str, pairs: Iterable[tuple[str, str]]) -> Table:
@@ -237,7 +237,7 @@ def text_lines(table: Table, width: int) -> Iterator[str]:
         yield one_line(table.title)
     shown = compact(table)
     rows = [_joined(each, shown.columns) for each in shown.rows]
-    is_number = [column.kind is Kind.NUMBER for column in shown.columns if column.kind is not Kind.NEW]
+    is_number = [column.kind is CellKind.NUMBER for column in shown.columns if column.kind is not CellKind.NEW]
     widths = _widths(rows, is_number)
     for each, joined in zip(shown.rows, rows, strict=True):
         if joined.cells:
@@ -292,7 +292,7 @@ def _joined(each: Row, columns: Sequence[Column]) -> _Joined:
     cells: list[str] = []
     arrow = None
     for cell, column in zip(map(_plain, each.cells), columns, strict=True):
-        if column.kind is not Kind.NEW or not cells:
+        if column.kind is not CellKind.NEW or not cells:
             cells.append(cell)
             continue
         old = cells.pop()
@@ -392,9 +392,9 @@ def sign_of(outcome: str) -> str:
 
 
 def _markdown_cell(cell: str, column: Column) -> str:
-    if column.kind in (Kind.OLD, Kind.NEW):
+    if column.kind in (CellKind.OLD, CellKind.NEW):
         return markdown_code(cell)
-    if column.kind is Kind.OUTCOME:
+    if column.kind is CellKind.OUTCOME:
         return f"{sign_of(cell)} {markdown(cell)}".lstrip()
     return markdown(cell).lstrip()
 

@@ -13,7 +13,7 @@ import pytest
 
 from envspec import documents
 from envspec.errors import EnvspecError
-from envspec.lockfile.check import CheckResult, Why, check
+from envspec.lockfile.check import CheckResult, StaleCause, check
 from envspec.lockfile.document import dump
 from envspec.lockfile.export import files_of
 from envspec.lockfile.export.requirements import requirements_text
@@ -54,7 +54,7 @@ def place(tmp_path: Path) -> Place:
     return made
 
 
-def reasons(result: CheckResult) -> list[Why]:
+def reasons(result: CheckResult) -> list[StaleCause]:
     return [reason.why for reason in result.reasons]
 
 
@@ -90,7 +90,7 @@ def test_a_part_of_a_channel_only_warns(place: Place) -> None:
     )
     assert place.check() == CheckResult((), (said,))
     (place.folder / "conda-linux-64.lock").write_text("@EXPLICIT\n", encoding="utf-8")
-    assert reasons(place.check()) == [Why.FILE]
+    assert reasons(place.check()) == [StaleCause.FILE]
 
 
 def test_every_reason_is_reported_at_once(place: Place) -> None:
@@ -98,7 +98,7 @@ def test_every_reason_is_reported_at_once(place: Place) -> None:
     (place.folder / "Dockerfile").unlink()
     (place.folder / "requirements.linux-64.txt").write_bytes(REQUIREMENTS + b"more\n")
     result = place.check()
-    assert reasons(result) == [Why.SPEC, Why.FILE, Why.FILE]
+    assert reasons(result) == [StaleCause.SPEC, StaleCause.FILE, StaleCause.FILE]
     assert [reason.text.rpartition("/")[2] for reason in result.reasons] == [
         "spec.toml has changed since it was locked",
         "Dockerfile is missing",
@@ -112,24 +112,24 @@ def test_a_lock_of_a_spec_elsewhere(place: Place) -> None:
     other = place.spec.with_name("other.toml")
     place.spec.rename(other)
     result = check(other, place.folder)
-    assert reasons(result) == [Why.PLACE]
+    assert reasons(result) == [StaleCause.PLACE]
     assert "names ../../spec.toml as its spec" in result.reasons[0].text
 
 
 def test_no_lock_at_all(tmp_path: Path, place: Place) -> None:
     for folder in (tmp_path / "locks" / "none", place.spec):
-        assert reasons(check(place.spec, folder)) == [Why.NO_LOCK]
+        assert reasons(check(place.spec, folder)) == [StaleCause.NO_LOCK]
 
 
 @pytest.mark.parametrize(
     ("old", "new", "why", "text"),
     [
-        ("3.20.0", "3.21.0", Why.DAMAGED, "changed after envspec wrote it"),
-        ("format = 3", "format = 9", Why.FORMAT, "has format 9"),
-        ("Dockerfile = ", '"../../spec.toml" = ', Why.DAMAGED, "names a file outside of its folder"),
+        ("3.20.0", "3.21.0", StaleCause.DAMAGED, "changed after envspec wrote it"),
+        ("format = 3", "format = 9", StaleCause.FORMAT, "has format 9"),
+        ("Dockerfile = ", '"../../spec.toml" = ', StaleCause.DAMAGED, "names a file outside of its folder"),
     ],
 )
-def test_a_document_that_was_changed(place: Place, old: str, new: str, why: Why, text: str) -> None:
+def test_a_document_that_was_changed(place: Place, old: str, new: str, why: StaleCause, text: str) -> None:
     document = place.folder / LOCK_FILE
     edit(document, old, new)
     if "spec.toml" in new:

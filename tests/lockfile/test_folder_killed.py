@@ -20,7 +20,7 @@ from typing import Final
 import pytest
 
 from envspec import documents
-from envspec.lockfile.check import CheckResult, Why, check
+from envspec.lockfile.check import CheckResult, StaleCause, check
 from envspec.lockfile.document import dump
 from envspec.lockfile.export.requirements import requirements_name, requirements_text
 from envspec.lockfile.folder import Exchange, read_lock, rename_exchange, write_folder
@@ -96,7 +96,7 @@ def prepare(tmp_path: Path) -> tuple[Path, Path]:
 
 def is_one_version(result: CheckResult) -> bool:
     """Whether a check found the files of one version; these locks are of no spec, so their rows follow from none."""
-    return {reason.why for reason in result.reasons} <= {Why.ENTRY}
+    return {reason.why for reason in result.reasons} <= {StaleCause.ENTRY}
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_killed_at_any_moment(tmp_path: Path, exchange: Exchange, kills: int) ->
             assert is_one_version(result), (kill, result)
             assert is_whole(on_disk(folder)), kill
         else:
-            assert {reason.why for reason in result.reasons} <= {Why.ENTRY, Why.FILE}, (kill, result)
+            assert {reason.why for reason in result.reasons} <= {StaleCause.ENTRY, StaleCause.FILE}, (kill, result)
         beside = len(list(folder.parent.iterdir())) > 1
         inside = any(path.is_dir() for path in folder.iterdir())
         in_the_middle += beside or inside

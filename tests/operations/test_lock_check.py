@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from envspec.errors import StaleLock
-from envspec.lockfile.check import Why
+from envspec.lockfile.check import StaleCause
 from envspec.operations.lock.check import check_lock
 from envspec.operations.lock_state import LockRequest
 from tests.conftest import Serve
@@ -41,7 +41,7 @@ def test_locks_with_the_facts_of_earlier_commits(tmp_path: Path, commit: str, by
     """What the facts decide differently is listed; no package is. The first of them is older than `spec`."""
     folder = shutil.copytree(OTHER_FACTS / commit, tmp_path / commit)
     result = check_lock(LockRequest(folder / "specs" / "llm.toml", folder / "locks" / "llm"), NOW)
-    assert {reason.why for reason in result.reasons} - {Why.PLACE} == {Why.FACTS}
+    assert {reason.why for reason in result.reasons} - {StaleCause.PLACE} == {StaleCause.FACTS}
     fields = [field for reason in result.reasons for field in reason.fields]
     assert by_facts <= {field.what for field in fields}
     assert [field for field in fields if field.package or field.locked == field.resolved] == []

@@ -25,7 +25,7 @@ from envspec.operations.fleet import read_fleet
 from envspec.receipts.build import receipt
 from envspec.receipts.compare import compare
 from envspec.receipts.model import read
-from envspec.report.format import Column, Kind, Table, amount, percent, row, share, size, text_lines
+from envspec.report.format import CellKind, Column, Table, amount, percent, row, share, size, text_lines
 from tests.support.builders.locks import example, sealed
 from tests.support.builders.receipts import check, eight_gpus, known, made
 from tests.support.golden import assert_golden
@@ -135,7 +135,7 @@ def test_prose_fits_the_width(width: int) -> None:
     ids=["change", "platform", "added", "same", "too long", "escapes"],
 )
 def test_a_change_is_one_cell_of_text(cells: tuple[str, ...], lines: list[str]) -> None:
-    columns = (Column("name"), Column("move"), Column("old", Kind.OLD), Column("new", Kind.NEW), Column("on"))
+    columns = (Column("name"), Column("move"), Column("old", CellKind.OLD), Column("new", CellKind.NEW), Column("on"))
     table = Table("", columns, (row(*cells), row("bb", "up", "1", "2", "y")))
     assert list(text_lines(table, 60))[: len(lines)] == lines
 

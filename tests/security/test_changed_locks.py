@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from envspec import documents
 from envspec.errors import EnvspecError
 from envspec.facts import Facts, load_facts
-from envspec.lockfile.check import Reason, Why, check
+from envspec.lockfile.check import StaleCause, StaleReason, check
 from envspec.lockfile.document import load
 from envspec.lockfile.header import LOCK_FILE
 from envspec.operations.lock.recheck import compare_lock
@@ -62,7 +62,7 @@ class Case:
     files: Mapping[str, bytes]
     document: Mapping[str, Any]
 
-    def reasons(self, changed: Changed) -> list[Reason]:
+    def reasons(self, changed: Changed) -> list[StaleReason]:
         """Why a changed lock is stale."""
         folder = self.request.directory
         shutil.rmtree(folder)
@@ -76,7 +76,7 @@ class Case:
         try:
             lock = load((folder / LOCK_FILE).read_text(encoding="utf-8"), LOCK_FILE)
         except EnvspecError as error:
-            return [Reason(Why.DAMAGED, str(error))]
+            return [StaleReason(StaleCause.DAMAGED, str(error))]
         return list(compare_lock(lock, self.spec, self.facts, self.request))
 
 

@@ -21,7 +21,7 @@ from envspec.image.services import ServicesSource, workdir_path
 from envspec.image.sources.system import BadChange, read_changes
 from envspec.io.files import read_untrusted
 from envspec.models import ImageSettings, Platform, Service
-from envspec.operations.conformance import CheckEvent, _Lines, read_event
+from envspec.operations.conformance import CheckEvent, _OutputLines, read_event
 from envspec.operations.image_diff import NoImage, _read_path
 from envspec.receipts.build import BadResults, receipt
 from tests.engine.test_container import BESIDE, ENGINE, FOLDERS, JANE, RUN, with_packages
@@ -119,7 +119,7 @@ def test_results_of_other_types_are_refused(change: dict[str, Any]) -> None:
 def test_a_line_without_an_end_is_not_kept() -> None:
     """The suite's lines are short; a program in its place may write one for ever."""
     lines = list[str]()
-    stream = _Lines(lines.append)
+    stream = _OutputLines(lines.append)
     for _ in range(200):
         stream.write(b"x" * 100_000)
     assert len(stream._rest) <= 1 << 20

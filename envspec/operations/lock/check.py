@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Final
 
 from envspec.io.store import Store
-from envspec.lockfile.check import CheckResult, Reason, Why, check, while_unchanged
+from envspec.lockfile.check import CheckResult, StaleCause, StaleReason, check, while_unchanged
 from envspec.lockfile.folder import read_current
 from envspec.lockfile.header import LOCK_FILE
 from envspec.operations.lock.cache import is_ours
 from envspec.operations.lock_state import LockRequest
 
 #: Reasons that leave nothing to compare with what the spec says.
-NOT_ITS_LOCK: Final = (Why.NO_LOCK, Why.FORMAT, Why.DAMAGED, Why.SPEC)
+NOT_ITS_LOCK: Final = (StaleCause.NO_LOCK, StaleCause.FORMAT, StaleCause.DAMAGED, StaleCause.SPEC)
 
 
 def check_lock(request: LockRequest, now: datetime, cache: Path | None = None) -> CheckResult:
@@ -37,7 +37,7 @@ def check_lock(request: LockRequest, now: datetime, cache: Path | None = None) -
         try:
             document = read_current(request.directory, LOCK_FILE)
         except OSError as error:
-            return result._replace(reasons=(*result.reasons, Reason(Why.DAMAGED, str(error))))
+            return result._replace(reasons=(*result.reasons, StaleReason(StaleCause.DAMAGED, str(error))))
         if _is_made_here(document, cache):
             return result
         from envspec.operations.lock.recheck import content_reasons

@@ -83,14 +83,14 @@ _URLS = IndexUrls("https://default.invalid/simple/", PYTORCH_INDEX)
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedLock:
     """What a lock has to be. requests: for the packages from PyPI; none if the spec requires none."""
 
     lock: Lock
     requests: Mapping[Platform, TargetRequest]
 
 
-def expected_lock(lock: Lock, spec: Spec, facts: Facts, request: LockRequest, base: Lock | None) -> Expected:
+def expected_lock(lock: Lock, spec: Spec, facts: Facts, request: LockRequest, base: Lock | None) -> ExpectedLock:
     """Compute again all of a lock that follows from its spec and its packages. Reads no file but `pip.on_top_of`.
 
     The version of the facts is the lock's: other facts are a difference only by what they decide.
@@ -146,7 +146,7 @@ def expected_lock(lock: Lock, spec: Spec, facts: Facts, request: LockRequest, ba
     linux = linux_platforms(spec)
     system = tuple(replace(each, apt=completed.image.apt) for each in lock.system if each.platform in linux)
     images = tuple(each for each in lock.images if each.platform in linux)
-    return Expected(replace(completed, facts=lock.facts, system=system, images=images), requests)
+    return ExpectedLock(replace(completed, facts=lock.facts, system=system, images=images), requests)
 
 
 def _as_of(lock: Lock, spec: Spec, base: Lock | None) -> datetime:

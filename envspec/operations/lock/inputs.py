@@ -13,7 +13,7 @@ from envspec.credentials import unset
 from envspec.errors import NetworkError, StaleLock
 from envspec.facts import Facts
 from envspec.io.store import Store
-from envspec.lockfile.check import Why
+from envspec.lockfile.check import StaleCause
 from envspec.lockfile.document import load
 from envspec.lockfile.folder import read_lock
 from envspec.lockfile.header import LOCK_FILE, pins_sha256, verify_checksum
@@ -121,7 +121,7 @@ def previous_lock(
     reasons = check_lock(request, context.now()).reasons
     is_impossible = False
     for reason in reasons:
-        if reason.why is Why.ENTRY:
+        if reason.why is StaleCause.ENTRY:
             context.reporter.warning(f"{reason.text}: resolved again")
             is_impossible |= not reason.fields
     if is_impossible:

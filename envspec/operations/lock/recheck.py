@@ -10,7 +10,7 @@ from typing import Final
 from envspec.context import counted
 from envspec.errors import EnvspecError, StaleLock
 from envspec.facts import Facts, load_facts
-from envspec.lockfile.check import Reason, Why
+from envspec.lockfile.check import StaleCause, StaleReason
 from envspec.lockfile.differences import SAME_VALUES, Difference, folder_differences
 from envspec.lockfile.document import load
 from envspec.lockfile.folder import read_lock
@@ -18,7 +18,7 @@ from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Lock
 from envspec.operations.lock.complete import lock_files
 from envspec.operations.lock.entries import conda_mismatches, package_mismatches
-from envspec.operations.lock.expected import Expected, expected_lock
+from envspec.operations.lock.expected import ExpectedLock, expected_lock
 from envspec.operations.lock_state import LockRequest
 from envspec.resolve.types import Cutoffs
 from envspec.spec import Spec, load_spec
@@ -27,7 +27,9 @@ from envspec.spec import Spec, load_spec
 _MALFORMED: Final = (ValueError, LookupError, TypeError, AttributeError)
 
 
-def content_reasons(request: LockRequest, document: bytes, now: datetime, known: Sequence[Reason]) -> Iterator[Reason]:
+def content_reasons(
+    request: LockRequest, document: bytes, now: datetime, known: Sequence[StaleReason]
+) -> Iterator[StaleReason]:
     """The values of a lock, and its packages, that its spec does not give.
 
     document: the bytes of its envspec.lock.
@@ -38,15 +40,15 @@ def content_reasons(request: LockRequest, document: bytes, now: datetime, known:
     try:
         lock = load(document.decode(), str(request.directory / LOCK_FILE))
     except StaleLock as error:
-        yield Reason(Why.DAMAGED, str(error))
+        yield StaleReason(StaleCause.DAMAGED, str(error))
         return
     spec = load_spec(request.spec_path, now).variant(request.variant)
     yield from compare_lock(lock, spec, load_facts(spec.facts.tables()), request, known)
 
 
 def compare_lock(
-    lock: Lock, spec: Spec, facts: Facts, request: LockRequest, known: Sequence[Reason] = ()
-) -> Iterator[Reason]:
+    lock: Lock, spec: Spec, facts: Facts, request: LockRequest, known: Sequence[StaleReason] = ()
+) -> Iterator[StaleReason]:
     """The same for a lock that is read. spec: of the request's variant."""
     document = request.directory / LOCK_FILE
     base = None
@@ -58,9 +60,9 @@ def compare_lock(
         f"find out who changed it, or which version of envspec wrote it, then run `envspec lock {request.spec_path}` "
         "to write it again, or restore it from version control"
     )
-    why, hint, made_with = Why.ENTRY, by_hand, ""
+    why, hint, made_with = StaleCause.ENTRY, by_hand, ""
     if lock.facts != facts.version:
-        why, made_with = Why.FACTS, f" with facts {facts.version} (it was made with {lock.facts})"
+        why, made_with = StaleCause.FACTS, f" with facts {facts.version} (it was made with {lock.facts})"
         hint = f"`envspec lock {request.spec_path}` decides these values again: review them"
     try:
         expected = expected_lock(lock, spec, facts, request, base)
@@ -68,24 +70,24 @@ def compare_lock(
         texts = list(mismatches(expected, spec, facts))
     except EnvspecError as error:
         text = f"{document}: {request.spec_path} does not allow its packages{made_with}: {error.message}"
-        yield Reason(why, text, hint)
+        yield StaleReason(why, text, hint)
         return
     except _MALFORMED as error:
-        yield Reason(why, f"{document}: a value can't be read ({type(error).__name__}: {error})", hint)
+        yield StaleReason(why, f"{document}: a value can't be read ({type(error).__name__}: {error})", hint)
         return
     if fields := tuple(_fields(request, files, known)):
         verb = "differs" if len(fields) == 1 else "differ"
-        yield Reason(
+        yield StaleReason(
             why,
             f"{document}: {counted(len(fields), 'value')} {verb} from what {request.spec_path} gives{made_with}",
             hint,
             fields,
         )
     for text in texts:
-        yield Reason(Why.ENTRY, f"{document}: {text}", by_hand)
+        yield StaleReason(StaleCause.ENTRY, f"{document}: {text}", by_hand)
 
 
-def _fields(request: LockRequest, files: Mapping[str, bytes], known: Sequence[Reason]) -> Iterator[Difference]:
+def _fields(request: LockRequest, files: Mapping[str, bytes], known: Sequence[StaleReason]) -> Iterator[Difference]:
     """The values that differ, without what the hashes and the header have shown: changed files, another spec."""
     reported = {"spec", *(reason.file for reason in known)}
     for each in folder_differences(request.directory, files):
@@ -93,7 +95,7 @@ def _fields(request: LockRequest, files: Mapping[str, bytes], known: Sequence[Re
             yield each
 
 
-def mismatches(expected: Expected, spec: Spec, facts: Facts) -> Iterator[str]:
+def mismatches(expected: ExpectedLock, spec: Spec, facts: Facts) -> Iterator[str]:
     """What of a lock's packages is not possible for its spec, as far as names show it."""
     for part in expected.lock.resolutions:
         platform = part.target.platform
