@@ -48,7 +48,11 @@ class Formats(Generic[T_contra]):
 
 
 RECEIPT: Final[Formats[Receipt]] = Formats(
-    "receipt:as_text", "receipt:as_json", "junit:as_junit", "receipt:as_markdown", "receipt:as_html"
+    "receipt:as_text",
+    "receipt:as_json",
+    "junit:as_junit",
+    "receipt:as_markdown",
+    "receipt:as_html",
 )
 COMPARISON: Final[Formats[Comparison]] = Formats(
     "comparison:as_text", "comparison:as_json", "comparison:as_markdown", "comparison:as_html"

@@ -28,7 +28,6 @@ NO_WHEEL: Final = Rule("ENV504", Severity.WARNING, "this version has no wheel fo
 NO_FILE: Final = Rule("ENV505", Severity.ERROR, "this version has no file for the target")
 UNSOLVABLE: Final = Rule("ENV506", Severity.ERROR, "the requirements have no solution")
 
-
 _PAGE: Final = "the package's page on the index"
 #: How many versions a message names.
 _NAMED: Final = 3
