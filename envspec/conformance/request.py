@@ -38,7 +38,7 @@ def limit_of(text: str) -> tuple[str, float]:
     """The value of `--limit`: NAME=SECONDS. Raises BadOption for another form."""
     name, _, seconds = text.partition("=")
     with contextlib.suppress(ValueError):
-        if float(seconds) > 0:
+        if 0 < float(seconds) < math.inf:
             return name, float(seconds)
     raise BadOption(f"--limit {text}: the form is NAME=SECONDS", "--limit transformer=300")
 

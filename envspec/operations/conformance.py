@@ -443,7 +443,7 @@ def _suite_folder(request: SuiteRequest) -> Iterator[Path]:
         (folder / "results").mkdir()
     except OSError as error:
         raise UnfitMachine(
-            f"the suite can't be laid out in {tempfile.gettempdir()}: {error.strerror}",
+            f"the suite can't be laid out in {tempfile.gettempdir()}: {error.strerror or error}",
             hint="free space there, or set TMPDIR to another folder",
         ) from error
     try:

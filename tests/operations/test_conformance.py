@@ -183,6 +183,7 @@ def test_a_changed_file_fails_and_is_named(user: User) -> None:
         (["--mirror", "docker.io=127.0.0.1:5000"], "--mirror is for containers"),
         (["--limit", "matmull=3"], "there is no check matmull"),
         (["--limit", "lock"], "--limit lock: the form is NAME=SECONDS"),
+        (["--limit", "lock=inf"], "--limit lock=inf: the form is NAME=SECONDS"),
         (["--world-size", "none"], "--world-size none"),
         (["--burn", "0"], "--burn 0: not a number of minutes"),
         (["--nodes", "2", "--node-rank", "2"], "--node-rank 2: the ranks of 2 nodes are 0 to 1"),
