@@ -302,9 +302,9 @@ def _popen(check: str, folder: Path, run: SuiteRun, turn: int, gpu: int | None) 
     }
     # The tested environment is not changed.
     if run.bytecode:
-        environ["PYTHONPYCACHEPREFIX"] = str(run.bytecode)
+        environ |= {"PYTHONPYCACHEPREFIX": str(run.bytecode)}
     else:
-        environ["PYTHONDONTWRITEBYTECODE"] = "1"
+        environ |= {"PYTHONDONTWRITEBYTECODE": "1"}
     if gpu is not None:
         environ["CUDA_VISIBLE_DEVICES"] = _visible(gpu)
         if len(run.request.gpus) > 1:
