@@ -292,6 +292,15 @@ def test_beside_a_date_in_the_spec_dates_of_both_ecosystems_are_written_into_it(
     assert locked.moved() == {**PAIR, **TOOL}
 
 
+def test_beside_a_date_a_name_of_pypi_alone_moves_nothing_of_conda(locked: Locked) -> None:
+    locked.writes_spec(as_of=AS_OF)
+    locked.runs("--upgrade")
+    locked.runs("--upgrade-package", "tool")
+    assert locked.moved() == TOOL
+    assert re.findall(r"(\w+) = 20", locked.user.spec.read_text()) == ["as_of", "helper", "tool"]
+    locked.stays()
+
+
 def test_beside_a_date_what_the_spec_asks_only_by_now(locked: Locked) -> None:
     locked.writes_spec("gamma >=2", as_of=AS_OF)
     assert "after as_of" in refused(locked.user.locks(), 4)

@@ -76,11 +76,12 @@ class _Solver:
             kept = _without(kept, moving)
         if state.base is not None:
             cutoffs |= dict(state.base.conda_as_of)
+        answers: tuple[CondaSolution, ...] = ()
         if old and self._upgraded:
             answers = self._upgrade(old)
             kept = _packages_of(answers)
             cutoffs |= dict.fromkeys(moved_conda(conda_packages(old), kept), state.newest) | self._aged
-        if not state.finds_times:
+        if not (answers and state.finds_times):
             answers = self._ask_beside(state.base, Cutoffs(state.as_of, cutoffs), kept)
         # The cutoff of a removed package must not apply when it is added again.
         locked: set[str] = set()
