@@ -479,8 +479,11 @@ def owners_of(shared: Iterable[SharedFiles]) -> dict[str, str]:
 
 def wrong_records_of(resolution: Resolution) -> dict[str, dict[str, str | None]]:
     """Package -> path -> SHA-256, of the files that RECORDs do not list as they are: see WrongRow."""
-    wrong = (each for each in resolution.packages if each.wrong_record)
-    return {each.name: {row.path: row.sha256 for row in each.wrong_record} for each in wrong}
+    found: dict[str, dict[str, str | None]] = {}
+    for package in resolution.packages:
+        if package.wrong_record:
+            found[package.name] = {row.path: row.sha256 for row in package.wrong_record}
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,7 +157,11 @@ class _SectionTable:
         if not any(name for name, _, _ in sections):
             return list(containers)
         ranges = [range(start, start + size) for name, start, size in sections if name == _FATBIN]
-        return [each for each in containers if any(each.start in section for section in ranges)]
+        inside: list[_Container] = []
+        for container in containers:
+            if any(container.start in section for section in ranges):
+                inside.append(container)
+        return inside
 
     def _parsed(self) -> list[tuple[bytes, int, int]]:
         """Name, offset and size in bytes of each section; an empty name if it is too far from the table."""

@@ -40,7 +40,7 @@ from envspec.models import (
     WheelFile,
 )
 from envspec.names import Form
-from envspec.reasons import Reason, Why, words
+from envspec.reasons import Reason, Why
 
 T = TypeVar("T")
 
@@ -121,8 +121,8 @@ def _columns(cls: type) -> Mapping[str, tuple[str, _Codec]]:
     hints = get_type_hints(cls, include_extras=True)
     defaults = {field.name: field.default for field in fields(cls)}
     columns = {}
-    words = _KEYS[cls].split() if cls in _KEYS else defaults
-    for word in words:
+    keys = _KEYS[cls].split() if cls in _KEYS else defaults
+    for word in keys:
         key, _, field = word.partition("=")
         name = field or key
         columns[key] = (name, _with_default(_codec(hints[name]), defaults[name]))
@@ -439,10 +439,10 @@ def _resolution_text(table: Mapping[str, Any]) -> str:
     return text
 
 
-def decision_key(decision: Decision) -> tuple[str, ...]:
-    """By which a lock's decisions are sorted."""
+def decision_key(decision: Decision) -> tuple[object, ...]:
+    """By which a lock's decisions are sorted; words have no part in it."""
     platform = decision.platform.value if decision.platform else ""
-    return decision.what, platform, decision.value, words(decision.why), decision.source
+    return decision.what, platform, decision.value, decision.why, decision.source
 
 
 def _canonical_resolution(resolution: Resolution) -> Resolution:

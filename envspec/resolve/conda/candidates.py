@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, cast
 
 from envspec.models import CondaPackage, Rejected
-from envspec.reasons import Reason, Why, reason, words
+from envspec.reasons import Reason, Why, reason
 from envspec.resolve.conda.channels import in_time, is_in_time
 from envspec.resolve.conda.records import (
     constrained_name,
@@ -251,7 +251,7 @@ def rejected_candidate(chosen: ChosenRecords, name: str, records: Iterable[RepoD
 
 def _fewest_reasons(chosen: ChosenRecords, candidates: Iterable[RepoDataRecord]) -> Why:
     """What excludes the candidate that the fewest reasons exclude."""
-    return min((tuple(chosen.against(each)) for each in candidates), key=lambda why: (len(why), words(why)))
+    return min((tuple(chosen.against(each)) for each in candidates), key=lambda why: (len(why), why))
 
 
 def preferred_candidate(
