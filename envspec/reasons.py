@@ -1,6 +1,7 @@
 """Why something was decided: codes with values, which locks have, and the one table of their words.
 
-Another word changes no lock. A new reason is a row here and a call of `reason`.
+Another word in the table changes no lock. A new reason is a row here and a call of `reason`. A few values are sentences
+themselves: why a conda record is too late, what constrains one, and where a package that is there already is from.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ WORDS: Final[Mapping[str, str]] = {
     "python-of-system": "the Python that {os} itself installs, as `env.python_source` requires",
     "python-unbuilt-series": "no standalone build of Python {series} is known: install it yourself; its newest patch",
     "python-unbuilt": "no standalone build for {platform} is known: install it yourself",
-    "python-of-platform": "that of {platform}",
+    "python-of-platform": "on {platform}",
     "python-build-of-patch": "the standalone build of the patch that the spec names",
     "python-newest-build": "the newest patch of the series with a standalone build",
     "python-newest-build-by": "the newest patch of the series with a standalone build of {day} (as_of) or earlier",

@@ -37,6 +37,7 @@ def test_each_row_is_used() -> None:
     parts = {
         *(f"digest-{source}" for source in ("recorded", "registry", "spec", "unresolved")),
         *(f"{what}-{packages}" for what in ("not-in", "image-brings") for packages in ("wheels", "packages")),
+        *(f"no-cuda-{kind}" for kind in ("wheel", "package")),
         *(f"image-{which}-minor-cudnn" for which in ("nearest", "newest")),
     }
     assert WORDS.keys() - codes_in_source() - parts == set()

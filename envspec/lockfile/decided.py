@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from envspec.lockfile.document import decision_key
 from envspec.models import Commit, Decision, Lock, Override, PinnedDigest, Resolution
-from envspec.reasons import reason
+from envspec.reasons import Reason, reason
 
 
 def all_decisions(lock: Lock) -> tuple[Decision, ...]:
@@ -29,11 +29,16 @@ def _of_commit(commit: Commit) -> Decision:
     return Decision(f"source.{commit.name}", commit.address, (why,), commit.requirement)
 
 
+def source_of_digest(pinned: PinnedDigest) -> Reason:
+    """Where the digest of a base image is from."""
+    return reason(f"digest-{pinned.source}")
+
+
 def _of_digest(pinned: PinnedDigest) -> Decision:
     value, platform = pinned.digest or "unresolved", pinned.platform
     if not pinned.kind:
         return Decision("image.digest", value, (reason("digest", note=pinned.note),), "", platform)
-    return Decision("image.digest", value, (reason(f"digest-{pinned.source}"),), pinned.note, platform)
+    return Decision("image.digest", value, (source_of_digest(pinned),), pinned.note, platform)
 
 
 def _of_constraints(part: Resolution) -> Iterator[Decision]:

@@ -22,9 +22,10 @@ from envspec.diagnostics.explain import (
 )
 from envspec.diagnostics.fit import FitFinding, FitReport, FitVerdict
 from envspec.diagnostics.machine import Machine, MachineGpu, MachineSource
+from envspec.lockfile.decided import source_of_digest
 from envspec.lockfile.toml_writer import string
 from envspec.models import DEFAULT_INDEX, SPEC, CpuBuild, Decision, GpuCode, ImageSettings, Platform
-from envspec.reasons import reason, words
+from envspec.reasons import words
 from envspec.report.format import (
     Row,
     Table,
@@ -126,7 +127,7 @@ def _base_image(found: Explanation) -> Iterator[Row]:
             continue
         yield row(image.name)
         for pinned in image.digests:
-            origin = words([reason(f"digest-{pinned.source}")])
+            origin = str(source_of_digest(pinned))
             # The sources of a recorded digest are among the decisions.
             note = "" if pinned.source == "recorded" else pinned.note
             yield row(f"{pinned.platform.value}: {pinned.digest or 'no known digest'}", notes=(origin, note))

@@ -45,9 +45,7 @@ def get(store: Store, key: str, target: Target) -> Resolution | None:
     packages = tuple(map(_package, stored["packages"]))
     shared = tuple(map(_shared, stored["shared"]))
     warnings, moved = _why(stored["warnings"]), tuple(stored["moved"])
-    held_back = tuple(
-        HeldBack(each["name"], _reason(each["warning"]), each["since"]) for each in stored.get("held_back", ())
-    )
+    held_back = tuple(HeldBack(each["name"], _reason(each["warning"]), each["since"]) for each in stored["held_back"])
     return Resolution(target, packages, warnings, installed=installed, shared=shared, moved=moved, held_back=held_back)
 
 

@@ -110,7 +110,7 @@ def _by_name(packages: Sequence[Package]) -> dict[str, Package]:
 def names_of(resolutions: Sequence[Resolution]) -> set[str]:
     names: set[str] = set()
     for each in resolutions:
-        names.update(_by_name(each.packages))
+        names.update(package.name for package in each.packages)
     return names
 
 

@@ -185,7 +185,7 @@ def _wheels(files: Sequence[ListedFile]) -> str:
     """What its wheels are for."""
     pythons, platforms = set(), set()
     for file in files:
-        if file.filename.endswith(".whl"):
+        if file.is_wheel:
             python, _, platform = file.filename.removesuffix(".whl").rsplit("-", 3)[1:]
             pythons.add(python)
             platforms.add(platform.split(".")[0])

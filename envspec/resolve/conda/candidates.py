@@ -110,7 +110,7 @@ class RequestLimits:
         """Why a record cannot be chosen whatever else is, as a predicate; None if it can."""
         if not is_in_time(record, self.request):
             return self.too_late([record])
-        for text, limit in self.limits(record.name.normalized):
+        for text, limit in self.limits(record_name(record)):
             if not fits(text, record):
                 return f"is excluded by {limit}"
         for unmet in filter(None, map(self.unmet, record.depends)):
@@ -130,13 +130,12 @@ class RequestLimits:
         timely = in_time(matching, self.request)
         if not timely:
             return f"{requirement}, which {self.too_late(matching)}"
-        limits, left = list(self.limits(name)), timely
-        for text, _ in limits:
-            left = fitting(text, left)
-        if left:
-            return None
+        limits = list(self.limits(name))
+        for record in timely:
+            if all(fits(text, record) for text, _ in limits):
+                return None
         for text, limit in limits:
-            if not fitting(text, timely):
+            if not any(fits(text, record) for record in timely):
                 is_cap = name in _CAPS and text in self.request.constraints
                 return f"{requirement}, {'above' if is_cap else 'which is excluded by'} {limit}"
         return f"{requirement}, which conflicts with {' and '.join(limit for _, limit in limits)}"
@@ -146,7 +145,7 @@ class RequestLimits:
         times = list(filter(None, [record.indexed_timestamp or record.timestamp for record in records]))
         if not times:
             return "has no build time"
-        cutoff = self.request.cutoff_of(records[0].name.normalized)
+        cutoff = self.request.cutoff_of(record_name(records[0]))
         return f"was built on {utc_text(min(times))} at the earliest, after as_of {utc_text(cutoff)}"
 
     def _unmet_by_machine(self, name: str, requirement: str) -> str | None:
@@ -171,14 +170,15 @@ class ChosenRecords:
 
     request: CondaRequest
     records: Mapping[str, PackageRecord]
-    _requiring: dict[str, list[tuple[str, Reason]]] = field(default_factory=dict)
+    _requiring: dict[str, list[tuple[str, str, str]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, record in sorted(self.records.items()):
             for code, texts in (("conda-needed-by", record.depends), ("conda-allowed-by", record.constrains)):
                 for text in texts:
-                    why = reason(code, package=f"{name} {record.version}", requirement=text)
-                    self._requiring.setdefault(name_of(text), []).append((text, why))
+                    # What a package's own older version requires of it does not count.
+                    if name_of(text) != name:
+                        self._requiring.setdefault(name_of(text), []).append((text, code, f"{name} {record.version}"))
 
     def is_cuda(self, name: str) -> bool:
         """Whether the chosen record is a CUDA build, and meant to be one."""
@@ -196,18 +196,14 @@ class ChosenRecords:
             is_fixed = text.startswith("__") or name_of(text) in own
             (fixed if is_fixed else others).extend(self._unmet(text))
         yield from fixed
-        name = record_name(candidate)
-        own_package = f"{name} {self.records[name].version}"
-        for text, why in self._requiring.get(name, ()):
-            # What the package's own older version requires of it does not count.
-            if dict(why.values)["package"] != own_package and not fits(text, candidate):
-                yield why
+        for text, code, package in self._requiring.get(record_name(candidate), ()):
+            if not fits(text, candidate):
+                yield reason(code, package=package, requirement=text)
         yield from others
         for text in candidate.constrains:
             present = self.records.get(name_of(text))
             if present is not None and not fits(text, present):
-                package, version = present.name.normalized, present.version
-                yield reason("conda-allows", requirement=text, package=package, version=version)
+                yield reason("conda-allows", requirement=text, package=record_name(present), version=present.version)
 
     def _by_request(self, candidate: RepoDataRecord) -> Iterator[Reason]:
         """What excludes it of the requirements on its own name, and of the constraints."""

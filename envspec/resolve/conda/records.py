@@ -181,7 +181,7 @@ def by_name(records: Iterable[RepoDataRecord]) -> dict[str, list[RepoDataRecord]
 
 def build_text(record: PackageRecord) -> str:
     """`torch 2.8.0 (cpu_0)`."""
-    return f"{record.name.normalized} {record.version} ({record.build})"
+    return f"{record_name(record)} {record.version} ({record.build})"
 
 
 def is_cuda_build(record: PackageRecord) -> bool:
@@ -218,7 +218,7 @@ def cpu_fallbacks(chosen: Iterable[_Record], cuda: Iterable[PackageRecord]) -> l
     """
     newest: dict[str, Version] = {}
     for record in cuda:
-        name, version = record.name.normalized, record.version
+        name, version = record_name(record), record.version
         newest[name] = max(newest.get(name, version), version)
     found: list[_Record] = []
     for record in sorted(chosen, key=record_name):

@@ -134,7 +134,7 @@ def torch_family_conflict(
     required: names from the default index, with what requires them.
     """
     torch = provided.get("torch")
-    found = [name for name in MEMBERS if name in required.keys() - provided.keys()]
+    found = [name for name in MEMBERS if name in required and name not in provided]
     if torch is None or not found:
         return None
     if isinstance(torch, FoundPackage) and is_release(torch.version):

@@ -165,8 +165,10 @@ def _wheels_of(
     lines = filter(None, map(parsed, request.requirements))
     required = [line for line in lines if normalised(line.name) == name]
     for file in files:
+        if not file.is_wheel:
+            continue
         version = version_of(file.filename)
-        if version is None or not file.is_wheel:
+        if version is None:
             continue
         label = extensions.label(name, version)
         if label is not None and all(each.specifier.contains(version, prereleases=True) for each in required):

@@ -56,7 +56,6 @@ from envspec.resolve.types import CondaProvided, FoundPackage
 FAR_BACK_DAYS: Final = 2 * 365
 #: The same for one that the spec names and whose newer releases nothing excludes: the resolver chose others first.
 BACKTRACKED_DAYS: Final = 365
-#: Start of a reason that is a constraint, of the spec or of torch's build.
 #: Reasons of which the author of the spec knows.
 _BY_SPEC: Final = ("spec-requires", "spec-overrides", "needs-spec", "constrained")
 _NO_SET: Final = (reason("fits-no-set"),)

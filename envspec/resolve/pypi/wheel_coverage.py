@@ -34,13 +34,8 @@ def _pythons_text(series: Sequence[str]) -> str:
     return f"Python {ranges_text(series, _PYTHONS)}"
 
 
-def no_wheel_for(target: Target) -> str:
-    """`has no wheel for Python 3.14 on linux-64, glibc up to 2.39`."""
-    return str(no_wheel_reason(target))
-
-
 def no_wheel_reason(target: Target) -> Reason:
-    """That a release has no wheel which the target can load."""
+    """`has no wheel for Python 3.14 on linux-64, glibc up to 2.39`."""
     python, platform = target.python.series, target.platform.value
     if target.glibc is None:
         return reason("no-wheel", python=python, platform=platform)
@@ -52,7 +47,7 @@ def no_wheel_text(filenames: Sequence[str], target: Target) -> str:
 
     filenames: of a release that the target cannot load. Named are other Pythons, else a newer glibc, else platforms.
     """
-    return "; ".join(filter(None, (no_wheel_for(target), _wheels_instead(filenames, target))))
+    return "; ".join(filter(None, (str(no_wheel_reason(target)), _wheels_instead(filenames, target))))
 
 
 def needs_newer_glibc(filenames: Sequence[str], target: Target) -> bool:

@@ -244,24 +244,24 @@ class IndexClient:
             raise
         if answer.status == 304 and stored is not None:
             return _FoundPage(replace(stored, asked=requested), is_cached=True)
+        status = 404 if answer.status in (404, 410) else answer.checked().status
+        body, gzipped = b"", None
+        if status == 200:
+            body, gzipped = answer.body, answer.gzipped
         page = StoredPage(
-            status=404,
+            status=status,
             asked=requested,
             url=without_credentials(answer.url),
             content_type=answer.headers.get("Content-Type", "text/html"),
             etag=answer.headers.get("ETag"),
-            body=b"",
-            gzipped=None,
+            body=body,
+            gzipped=gzipped,
             no_store="no-store" in ",".join(answer.headers.getall("Cache-Control", [])).lower(),
         )
-        if answer.status in (404, 410):
-            missing = _FoundPage(page)
-            self._save_page(index, name, missing)
-            return missing
-        page = replace(page, status=answer.checked().status)
-        if page.status == 200:
-            page = replace(page, body=answer.body, gzipped=answer.gzipped)
-        return _FoundPage(page)
+        found = _FoundPage(page)
+        if status == 404:
+            self._save_page(index, name, found)
+        return found
 
     def _save_page(self, index: PackageIndex, name: str, found: _FoundPage) -> None:
         if not found.is_saved and not found.page.no_store:

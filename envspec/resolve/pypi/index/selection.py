@@ -204,7 +204,7 @@ def select(listing: PageListing, project: str, policy: SelectionPolicy) -> Selec
     wheels, sdists, others = policy.ranks.partition(listing.names)
     loadable: list[ListedFile] = []
     for number in wheels:
-        if policy.is_fitting(listing.names[number]):
+        if policy.fits is None or policy.is_fitting(listing.names[number]):
             loadable.append(listing.file(number))
         else:
             others.add(listing.names[number])

@@ -322,9 +322,10 @@ class View:
                 allowed.append(version)
         if not allowed:
             return files
+        newest = max(allowed)
         offered: list[ListedFile] = []
         for file in files:
-            if file.is_wheel or versions[file.filename] > max(allowed):
+            if file.is_wheel or versions[file.filename] > newest:
                 offered.append(file)
         if len(offered) < len(files):
             self.withheld.add(name)
