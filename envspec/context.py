@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
@@ -72,6 +72,11 @@ def ranges(found: Sequence[int], width: int = 0) -> str:
 def counted(count: int, noun: str) -> str:
     """`1 package`, `2 packages`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def comma_separated(found: Iterable[Enum]) -> str:
+    """`linux-64, linux-aarch64`."""
+    return ", ".join(each.value for each in found)
 
 
 class Reporter(Protocol):

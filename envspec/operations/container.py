@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envspec.context import Context, Reporter
+from envspec.context import Context, Reporter, comma_separated
 from envspec.engine.client import Engine, open_engine
 from envspec.engine.container import (
     ContainerOptions,
@@ -30,7 +30,7 @@ from envspec.errors import UnfitMachine, UsageError
 from envspec.image.engine import find_image
 from envspec.io.cache import COMPILED, FolderInUse
 from envspec.models import Lock, Platform
-from envspec.operations.image_cache import default_tag, image_options, in_words, linux_platforms, locked_platforms
+from envspec.operations.image_cache import default_tag, image_options, linux_platforms, locked_platforms
 
 #: The values that a request is made of, for callers.
 __all__ = ["ContainerOptions", "Gpus", "Mount", "MountAccess", "Port", "StartMode", "Streams", "Terminal"]
@@ -149,11 +149,12 @@ def check_platform(lock: Lock, named: Platform | None) -> None:
     locked = linux_platforms(lock)
     if not locked:
         raise UnfitMachine(
-            f"{lock.name} is locked for {in_words(locked_platforms(lock))}, and a container needs a linux platform",
+            f"{lock.name} is locked for {comma_separated(locked_platforms(lock))}, and a container needs a linux "
+            "platform",
             hint='add "linux-64" to [env] platforms and lock again',
         )
     if named and named not in locked:
-        raise UsageError(f"{lock.name} is not locked for {named.value}", hint=f"use {in_words(locked)}")
+        raise UsageError(f"{lock.name} is not locked for {named.value}", hint=f"use {comma_separated(locked)}")
 
 
 def engine_platform(lock: Lock, engine: Engine, named: Platform | None) -> Platform:
@@ -171,7 +172,7 @@ def engine_platform(lock: Lock, engine: Engine, named: Platform | None) -> Platf
             f'add "{runs}" to [env] platforms and lock again; `--platform` runs another one if the engine emulates it'
         )
     raise UnfitMachine(
-        f"{lock.name} is locked for {in_words(locked)}, and the engine ({engine.facts}) runs {runs}", hint=hint
+        f"{lock.name} is locked for {comma_separated(locked)}, and the engine ({engine.facts}) runs {runs}", hint=hint
     )
 
 

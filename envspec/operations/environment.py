@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
-from envspec.context import Context, Step
+from envspec.context import Context, Step, comma_separated
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import NetworkError, UnfitMachine, UsageError
 from envspec.fetch.download import Downloads, conda_archives, missing_bytes
@@ -26,7 +26,7 @@ from envspec.io.files import DiskFull
 from envspec.io.tasks import run_interruptible
 from envspec.models import Library, Lock, Package, Platform, Resolution, owners_of, wrong_records_of
 from envspec.names import normalised
-from envspec.operations.image_cache import in_words, locked_platforms
+from envspec.operations.image_cache import locked_platforms
 from envspec.operations.lock_state import lacks_wheel
 from envspec.operations.shared_files import refuse_conflicts
 from envspec.verifier.compare import compare
@@ -314,7 +314,7 @@ def part_of(lock: Lock, platform: Platform) -> Resolution:
     for resolution in lock.resolutions:
         if resolution.target.platform is platform:
             return resolution
-    locked = in_words(locked_platforms(lock))
+    locked = comma_separated(locked_platforms(lock))
     raise UsageError(
         f"{lock.name} is not locked for {platform.value}; its platforms: {locked or 'none'}",
         hint="name one of them by --platform if the environment is another machine's",

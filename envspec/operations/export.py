@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from envspec.context import comma_separated
 from envspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def export(lock: Lock, options: ExportOptions, context: Context, folder: Path) -
 def _resolutions(lock: Lock, form: str, platform: Platform | None) -> Sequence[Resolution]:
     from envspec.diagnostics.machine import this_platform
     from envspec.operations.environment import part_of
-    from envspec.operations.image_cache import in_words, linux_platforms, locked_platforms
+    from envspec.operations.image_cache import linux_platforms, locked_platforms
 
     platforms = FORMATS[form].platforms
     if platforms in (Platforms.IMAGE, Platforms.LINUX):
@@ -137,7 +138,7 @@ def _resolutions(lock: Lock, form: str, platform: Platform | None) -> Sequence[R
     locked = locked_platforms(lock)
     if this_platform() not in locked:
         raise UsageError(
-            f"{form} is for one platform, and {lock.name} is locked for {in_words(locked)}",
+            f"{form} is for one platform, and {lock.name} is locked for {comma_separated(locked)}",
             hint="choose by --platform",
         )
     return [part_of(lock, this_platform())]

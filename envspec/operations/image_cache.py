@@ -9,14 +9,14 @@ import hashlib
 import json
 import os
 import platform as machine
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from envspec.context import Context
+from envspec.context import Context, comma_separated
 from envspec.errors import UsageError
 from envspec.io.cache import CacheError, JsonCache
 from envspec.lockfile.folder import find_lock, read_current
@@ -203,14 +203,16 @@ def image_platforms(lock: Lock, named: Sequence[str | Platform]) -> tuple[Platfo
         chosen = tuple(dict.fromkeys(map(Platform, named)))
         missing = [platform for platform in chosen if platform not in locked]
         if missing:
-            raise UsageError(f"{lock.name} is not locked for {in_words(missing)}", hint=f"use {in_words(locked)}")
+            raise UsageError(
+                f"{lock.name} is not locked for {comma_separated(missing)}", hint=f"use {comma_separated(locked)}"
+            )
         return chosen
     local = this_platform()
     if local in linux:
         return (local,)
     if len(linux) > 1:
         raise UsageError(
-            f"{lock.name} has images for {in_words(linux)}, none for this machine",
+            f"{lock.name} has images for {comma_separated(linux)}, none for this machine",
             hint="choose by --platform",
         )
     # On a Mac or Windows the engine runs linux containers: the lock's only platform.
@@ -237,10 +239,6 @@ def linux_platforms(lock: Lock) -> list[Platform]:
 
 def locked_platforms(lock: Lock) -> list[Platform]:
     return [part.target.platform for part in lock.resolutions]
-
-
-def in_words(platforms: Iterable[Platform]) -> str:
-    return ", ".join(platform.value for platform in platforms)
 
 
 def image_packages(options: ImageOptions) -> list[Package]:

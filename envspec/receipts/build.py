@@ -99,7 +99,7 @@ def _known(inputs: ReceiptInputs) -> dict[str, Any]:
 
 def _with_baseline(built: Receipt, recorded: Receipt) -> Receipt:
     baseline = against(built, recorded)
-    worse = [row.text for row in baseline.rows if row.is_worse]
+    worse = [row.text for row in baseline.worse_rows()]
     if not worse:
         return built.model_copy(update={"baseline": baseline})
     failed = built.reasons if built.verdict is Verdict.FAILED else ()

@@ -200,12 +200,10 @@ def _versions(receipts: Sequence[Receipt]) -> Iterator[Line]:
     rows = dict(_aligned(receipts, lambda receipt: receipt.ran))
     for what in sorted(rows):
         values = tuple(version or "" for version in rows[what])
-        known = set(filter(None, values))
-        if len(known) > 1:
-            yield Line(what, values, Weight.DIFFERS)
-        elif known and "" in values:
+        if len(set(values)) > 1:
             # A run of fewer checks loads fewer libraries of the same stack.
-            yield Line(what, values, Weight.INFO)
+            is_other = len(set(filter(None, values))) > 1
+            yield Line(what, values, Weight.DIFFERS if is_other else Weight.INFO)
 
 
 def _numbers(receipts: Sequence[Receipt]) -> Iterator[NumberLine]:

@@ -280,12 +280,13 @@ def _shared(receipts: Sequence[Receipt], where: str) -> dict[str, str]:
         for name, failure in found.items():
             first.setdefault(name, failure)
     shared: dict[str, str] = {}
+    not_run = [receipt.names_of(Status.NOT_RUN) for receipt in receipts]
     for name, failure in first.items():
         count = unknown = 0
-        for receipt, found in zip(receipts, failures, strict=True):
+        for found, missing in zip(failures, not_run, strict=True):
             if name in found:
                 count += 1
-            elif name in receipt.names_of(Status.NOT_RUN):
+            elif name in missing:
                 unknown += 1
         if count >= 2 and 2 * count > len(receipts) and count + unknown == len(receipts):
             shared[name] = failure.on_all(where)
@@ -502,7 +503,8 @@ def _odd(rows: Sequence[tuple[str, Number]], *, is_enough: bool) -> Iterator[tup
         deviation = _SCALE * median(abs(each.value - middle.value) for _, each in rows) / middle.value
     for node, each in rows:
         worse, allowed = worsening(each.better, middle.value, each.value), tolerance(middle, each)
-        if allowed is None or _is_disturbed(middle, each):
+        # A tolerance of 1 is that of a rate which can't be compared.
+        if allowed is None or allowed >= 1:
             continue
         if worse > max(allowed, DEVIATIONS * deviation):
             yield node, _Odd(each, middle.value, worse, worse / deviation if deviation else None)

@@ -156,6 +156,9 @@ class Baseline(Part):
     missing: tuple[str, ...] = ()
     """Numbers of the recorded receipt that this run lacks, or that one of the runs could not measure well enough."""
 
+    def worse_rows(self) -> list[BaselineRow]:
+        return [row for row in self.rows if row.is_worse]
+
 
 class Receipt(Part):
     """Result of one run of the conformance suite."""
@@ -207,9 +210,7 @@ class Receipt(Part):
 
     def worse_rows(self) -> list[BaselineRow]:
         """Numbers that are worse than the baseline's."""
-        if self.baseline is None:
-            return []
-        return [row for row in self.baseline.rows if row.is_worse]
+        return self.baseline.worse_rows() if self.baseline else []
 
 
 RECEIPT_FILE: Final = "receipt.json"

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from envspec.context import comma_separated
 from envspec.credentials import shown
 from envspec.errors import NetworkError, UsageError
 from envspec.io.http import RetryableError, read_whole
@@ -70,7 +71,7 @@ async def resolve_digests(
     if missing:
         has = manifest.platforms_in_words or ", ".join("/".join(OCI_PLATFORMS[platform]) for platform in found)
         raise ImageNotFound(
-            f"{reference} is not published for {', '.join(platform.value for platform in missing)}",
+            f"{reference} is not published for {comma_separated(missing)}",
             hint=f"it has {has or 'no platform that envspec supports'}; use another image or remove the platform",
         )
     pins = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from envspec.context import counted
+from envspec.context import comma_separated, counted
 from envspec.escaping import markdown
 from envspec.image.diff import ImageDiff
 from envspec.image.layers.types import Layer
@@ -15,7 +15,6 @@ from envspec.report.format import (
     Row,
     Table,
     block,
-    comma_separated,
     document,
     listing,
     markdown_page,

@@ -9,7 +9,7 @@ from typing import Final
 
 from envspec.base_image.cpu_builds import NO_CUDA_KNOWN, cuda_instead
 from envspec.base_image.cuda import SharedLibrary
-from envspec.context import counted
+from envspec.context import comma_separated, counted
 from envspec.diagnostics.explain import (
     CondaVariant,
     Download,
@@ -30,7 +30,6 @@ from envspec.report.format import (
     Row,
     Table,
     block,
-    comma_separated,
     document,
     hanging,
     listing,

@@ -406,8 +406,12 @@ def document(value: object) -> str:
 
 def _json_value(value: object) -> Any:
     if isinstance(value, Reason):
-        because = {"because": value.because} if value.because else {}
-        return {"code": value.code, "text": str(value), **dict(value.values), **because}
+        fields: dict[str, object] = {"code": value.code, "text": str(value)}
+        for name, text in value.values:
+            fields.setdefault(name, text)
+        if value.because:
+            fields["because"] = value.because
+        return fields
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Enum):
@@ -462,10 +466,6 @@ def share(part: float) -> str:
 def short_hashes(line: str) -> str:
     """`line` with each SHA-256 shortened to its first 12 digits."""
     return _SHA256.sub(lambda found: found[0][:12], line)
-
-
-def comma_separated(found: Iterable[Enum]) -> str:
-    return ", ".join(each.value for each in found)
 
 
 def utc(time: datetime) -> str:

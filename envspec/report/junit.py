@@ -60,14 +60,15 @@ def cases(receipt: Receipt) -> Iterator[Element]:
     for check in receipt.checks:
         yield _check(check, lock)
         has_failed |= check.status is Status.FAILED or _is_missed(check)
-    requested = receipt.names_of(*Status)
+    requested = {check.check for check in receipt.checks}
     for name in receipt.summary.required_not_run:
         if name not in requested:
             yield _failed(_case(name, lock), _REQUIRED, "it was not requested")
             has_failed = True
     if receipt.baseline:
-        yield _compared(receipt.baseline, receipt.worse_rows(), lock)
-        has_failed |= bool(receipt.worse_rows())
+        worse = receipt.baseline.worse_rows()
+        yield _compared(receipt.baseline, worse, lock)
+        has_failed |= bool(worse)
     if receipt.verdict is not Verdict.PASSED and not has_failed:
         yield _failed(_case("verdict", lock), receipt.verdict.value, "; ".join(receipt.reasons))
 

@@ -43,9 +43,9 @@ def bounds(receipt: Receipt) -> Plot | None:
     found = {f"{check}: {each.name}": each for check, each in fold_checks(receipt, has_bound)}
     if not found:
         return None
-    used = [each.used for each in found.values()]
-    low = math.floor(math.log10(max(LEAST, min(used) / 3)))
-    high = math.ceil(math.log10(max(10.0, *used)))
+    used = {name: each.used for name, each in found.items()}
+    low = math.floor(math.log10(max(LEAST, min(used.values()) / 3)))
+    high = math.ceil(math.log10(max(10.0, *used.values())))
 
     def position(value: float) -> float:
         return max(0.5, 100 * (math.log10(value) - low) / (high - low))
@@ -56,11 +56,11 @@ def bounds(receipt: Receipt) -> Plot | None:
         if not each.first.ok:
             outcome = "failed"
             beyond.append(name)
-        segment = Segment(position(each.used), outcome)
-        bars.append(Bar(name, (segment,), form.share(each.used) if each.value else "-"))
+        segment = Segment(position(used[name]), outcome)
+        bars.append(Bar(name, (segment,), form.share(used[name]) if each.value else "-"))
     count = counted(len(found), "number")
-    nearest = max(found, key=lambda name: found[name].used)
-    summary = f"All {count} within their bounds; closest: {nearest}, {form.share(found[nearest].used)}."
+    nearest = max(used, key=lambda name: used[name])
+    summary = f"All {count} within their bounds; closest: {nearest}, {form.share(used[nearest])}."
     if beyond:
         summary = f"{len(beyond)} of {count} beyond the bound: {', '.join(beyond)}."
     return Plot(

@@ -13,7 +13,7 @@ from envspec.context import counted
 from envspec.escaping import markdown
 from envspec.receipts.compare import columns
 from envspec.receipts.metrics import devices
-from envspec.receipts.model import BaselineRow, Counts, Receipt, Verdict, dump
+from envspec.receipts.model import Baseline, BaselineRow, Counts, Receipt, Verdict, dump
 from envspec.report import findings, page
 from envspec.report.format import (
     Row,
@@ -279,8 +279,11 @@ def _baseline(receipt: Receipt) -> Table:
     title = f"Compared with the receipt of {baseline.lock}, {baseline.made_at:%Y-%m-%d %H:%M} UTC"
     if baseline.not_compared:
         return listing(title, [row(f"not compared: {baseline.not_compared}")], "result")
-    missing = [row(f"not measured: {what}") for what in baseline.missing]
-    return listing(title, (*map(_baseline_row, baseline.rows), *missing), _BASELINE)
+    return listing(title, (*map(_baseline_row, baseline.rows), *_not_measured(baseline)), _BASELINE)
+
+
+def _not_measured(baseline: Baseline) -> list[Row]:
+    return [row(f"not measured: {what}") for what in baseline.missing]
 
 
 def _baseline_row(each: BaselineRow) -> Row:
@@ -301,11 +304,11 @@ def _baseline_as_text(receipt: Receipt) -> Table:
     if baseline is None or baseline.not_compared:
         return table
     count = len(baseline.rows)
-    worse = list(map(_baseline_row, receipt.worse_rows()))
+    worse = list(map(_baseline_row, baseline.worse_rows()))
     rows = [row(f"{counted(count, 'number')} compared, {len(worse)} worse than the tolerance")]
     if worse:
         rows.append(heads(table))
-    return replace(table, rows=(*rows, *worse, *table.rows[count:]))
+    return replace(table, rows=(*rows, *worse, *_not_measured(baseline)))
 
 
 def _place(receipt: Receipt) -> list[tuple[str, str]]:
