@@ -424,7 +424,7 @@ _Versioned = TypeVar("_Versioned", TorchRelease, MemberRow)
 def rows_with(rows: Iterable[R], **values: object) -> Iterator[R]:
     """The rows whose fields have these values: `rows_with(facts.members, package="torchaudio")`."""
     for row in rows:
-        if {name: getattr(row, name) for name in values} == values:
+        if all(getattr(row, name) == value for name, value in values.items()):
             yield row
 
 

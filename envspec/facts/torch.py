@@ -151,7 +151,7 @@ def choose_build(
         return BuildChoice(None, (reason("torch-unknown", torch=torch),), facts.torch[-1].source)
     published = [row for row in matching if row.is_published(variant, platform)]
     if not published:
-        raise _no_such_build(facts, matching, variant, platform)
+        raise _no_such_build(facts, matching, cuda, platform)
     # Every build for that CUDA needs the same driver.
     gpus = replace(machines, driver=None)
     running = [row for row in published if not _obstacle(facts, row, variant, platform, gpus)]
@@ -449,21 +449,26 @@ def _outside(facts: Facts, torch: SpecifierSet, variant: str, platform: Platform
     """A torch that the data does not have: the default index, unless its newest default build is another variant."""
     oldest, newest = facts.torch[0], facts.torch[-1]
     outside = reason("torch-outside", torch=torch, oldest=oldest.version, newest=newest.version)
-    relation, url = "torch-not-default-of", PYTORCH_INDEX.format(variant=variant)
-    if variant == newest.default_on(platform):
-        relation, url = "torch-default-of", ""
+    relation, url = "torch-default-of", None
+    if variant != newest.default_on(platform):
+        relation, url = "torch-not-default-of", PYTORCH_INDEX.format(variant=variant)
     return BuildChoice(
         variant,
         (outside, reason(relation, variant=variant, torch=newest.version)),
         newest.source,
-        url=url or None,
+        url=url,
         warning=f"{outside}: its builds and its family could not be checked. Add it to the spec: "
         '[[facts.torch]] version = "...", default = { linux-64 = "cu..." }, variants = ["cu..."], source = "..."',
     )
 
 
-def _no_such_build(facts: Facts, matching: Sequence[TorchRelease], variant: str, platform: Platform) -> NoSuchBuild:
-    requested = "the CPU alone" if variant == "cpu" else f"CUDA {CudaVersion.parse(variant)}"
+def _no_such_build(
+    facts: Facts, matching: Sequence[TorchRelease], cuda: CudaVersion | CudaChoice, platform: Platform
+) -> NoSuchBuild:
+    requested, variant = "the CPU alone", "cpu"
+    if isinstance(cuda, CudaVersion):
+        # `CudaVersion.parse` does not read the variant of a minor with two digits.
+        requested, variant = f"CUDA {cuda}", cuda.variant
     newest = matching[-1]
     published = ", ".join(map(_variant_text, newest.published))
     serving = versions_of(row for row in facts.torch if row.is_published(variant, platform))
@@ -638,7 +643,7 @@ def _triton_may_fit(facts: Facts, spec: SpecifierSet, torch: Version) -> bool:
 
 
 def _listed(facts: Facts, package: str) -> list[MemberRow]:
-    return [row for row in facts.members if row.package == package]
+    return list(rows_with(facts.members, package=package))
 
 
 def _accepts(facts: Facts, row: MemberRow, torch: str) -> bool:

@@ -168,3 +168,8 @@ def test_the_set_that_fits_is_not_refused(torch: str) -> None:
 @given(specifiers, st.lists(st.sampled_from(["torchvision", "torchaudio", "torchdata", "numpy"]), unique=True))
 def test_members_without_a_version_are_never_refused(torch: SpecifierSet, names: list[str]) -> None:
     assert family_mismatch(FACTS, {"torch": torch, **dict.fromkeys(names, SpecifierSet())}) is None
+
+
+def test_a_cuda_that_no_torch_was_built_for_is_named_as_it_is_written() -> None:
+    with pytest.raises(NoSuchBuild, match=r"no build for CUDA 12\.10 was ever published"):
+        choose_build(load_facts(), SpecifierSet("==2.9.1"), CudaVersion(12, 10), Platform.LINUX_64)
