@@ -1,7 +1,8 @@
 """Why something was decided: codes with values, which locks have, and the one table of their words.
 
 Another word in the table changes no lock. A new reason is a row here and a call of `reason`. A few values are sentences
-themselves: why a conda record is too late, what constrains one, and where a package that is there already is from.
+themselves: why a conda record is too late, what constrains one, where a package that is there already is from, for
+which machines a build of torch was chosen, and how unknown GPU code is added.
 """
 
 from __future__ import annotations
@@ -216,7 +217,6 @@ WORDS: Final[Mapping[str, str]] = {
     "unreadable": "{problem}",
     # The same of a record of a conda channel.
     "conda-excluded": "excluded by {constraint}",
-    "conda-needed-by": "{package} needs {requirement}",
     "conda-allowed-by": "{package} allows only {requirement}",
     "conda-allows": "it allows only {requirement}, and {package} is {version}",
     "conda-no-machine": "it needs {requirement}, which this environment's machine does not have",

@@ -412,8 +412,10 @@ def _cudas(pins: Sequence[Pin], facts: Facts) -> tuple[PinnedCuda, ...]:
 def _pinned_cudas(pins: Sequence[Pin], evidence_of: Mapping[str, CudaEvidence], facts: Facts) -> Iterator[PinnedCuda]:
     for pattern, evidence in evidence_of.items():
         for pin in pins:
+            if not re.fullmatch(pattern, pin.name):
+                continue
             numbers = numeric(pin.version)
-            if re.fullmatch(pattern, pin.name) and len(numbers) >= 2:
+            if len(numbers) >= 2:
                 yield _pinned(pin, numbers, evidence, facts)
 
 

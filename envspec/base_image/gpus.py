@@ -253,15 +253,14 @@ def _allowed_text(
 
     torch: the locked release.
     """
-    allowed, limits, unmet = list(builds), [], []
-    for limit, is_within in _limits(request, pins, facts):
-        limits.append(limit)
-        if not any(map(is_within, builds)):
-            unmet.append(limit)
+    limits = list(_limits(request, pins, facts))
+    allowed = list(builds)
+    for _, is_within in limits:
         allowed = list(filter(is_within, allowed))
     text = builds_text(allowed or builds, code_for, facts, torch)
     if not allowed:
-        return f"{text}; none of them {' or '.join(unmet or limits)}"
+        unmet = [limit for limit, is_within in limits if not any(map(is_within, builds))]
+        return f"{text}; none of them {' or '.join(unmet or [limit for limit, _ in limits])}"
     if request.version and any(build.default for build in allowed):
         return f"{text}. For a default build, leave [cuda] version out"
     return text

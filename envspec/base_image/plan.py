@@ -117,8 +117,10 @@ def _tags(
 ) -> list[tuple[str, ImageRow]]:
     tagged = []
     for row in facts.images:
+        if CudaVersion.parse(row.cuda) != cuda or os not in row.os:
+            continue
         found = _tag_flavor(row, flavor)
-        if CudaVersion.parse(row.cuda) == cuda and os in row.os and found and cudnn in (None, _cudnn(found)):
+        if found and cudnn in (None, _cudnn(found)):
             tagged.append((f"{row.cuda}-{found}-{os}", row))
     return tagged
 
@@ -309,8 +311,10 @@ def plan_base_image(
 def _unknown_codes(request: CudaRequest, pins: Sequence[CudaPins], codes: Sequence[GpuCode]) -> Iterator[str]:
     for each in pins:
         # If GPUs are required, `check_gpus` warns that they could not be checked.
-        if not request.gpus or each.platform is Platform.OSX_ARM64:
-            yield from filter(None, [unknown_code(each, codes)])
+        if request.gpus and each.platform is not Platform.OSX_ARM64:
+            continue
+        if text := unknown_code(each, codes):
+            yield text
 
 
 def _other_cudas(release: Release | None, linux: Sequence[CudaPins], facts: Facts) -> Iterator[str]:
@@ -651,24 +655,24 @@ def _apt(
     own = spec.system.apt if spec.system else ()
     pythons = {resolution.target.python.series: resolution.target for resolution in linux}
     of_system = [f"python{series}" for series, target in pythons.items() if target.python.source == "system"]
-    groups: list[tuple[Sequence[str], Reason]] = [(of_system, reason("apt-python"))]
+    groups: list[tuple[Sequence[str], str, Mapping[str, str]]] = [(of_system, "apt-python", {})]
     if any(service.name == "ssh" for service in services):
-        groups.append(([_SSHD], reason("apt-ssh")))
+        groups.append(([_SSHD], "apt-ssh", {}))
     if compiler == "apt":
-        groups.append((list(COMPILER), reason("apt-compiler")))
+        groups.append((COMPILER, "apt-compiler", {}))
     if compiler != "none":
-        groups.append((_headers(spec, pythons, facts), reason("apt-headers")))
+        groups.append((_headers(spec, pythons, facts), "apt-headers", {}))
     if spec.system and spec.system.libraries is Libraries.AUTO:
         for each in library_groups(spec, linux, facts):
-            loads = reason("apt-libraries", package=f"{each.package} {each.version}", libraries=", ".join(each.loads))
-            groups.append((_without(each.apt, covered(own, each.os, facts)), loads))
+            loads = {"package": f"{each.package} {each.version}", "libraries": ", ".join(each.loads)}
+            groups.append((_without(each.apt, covered(own, each.os, facts)), "apt-libraries", loads))
     named = {package.partition("=")[0] for package in own}
     found: list[tuple[Sequence[str], Reason]] = []
     if own:
         found.append((own, reason("apt-in-spec", packages=" ".join(own))))
-    for packages, why in groups:
+    for packages, code, values in groups:
         added = _without(packages, named)
-        of_group = (added, reason(why.code, **dict(why.values), packages=" ".join(added)))
+        of_group = (added, reason(code, **values, packages=" ".join(added)))
         if added and of_group not in found:
             found.append(of_group)
     return found

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from envspec.lockfile.document import decision_key
 from envspec.models import Commit, Decision, Lock, Override, PinnedDigest, Resolution
-from envspec.reasons import Reason, reason
+from envspec.reasons import WORDS, Reason, reason
 
 
 def all_decisions(lock: Lock) -> tuple[Decision, ...]:
@@ -30,8 +30,9 @@ def _of_commit(commit: Commit) -> Decision:
 
 
 def source_of_digest(pinned: PinnedDigest) -> Reason:
-    """Where the digest of a base image is from."""
-    return reason(f"digest-{pinned.source}")
+    """Where the digest of a base image is from: in the lock's own word, if that is not known."""
+    code = f"digest-{pinned.source}"
+    return reason(code if code in WORDS else pinned.source)
 
 
 def _of_digest(pinned: PinnedDigest) -> Decision:

@@ -269,22 +269,15 @@ def read_why(rows: object) -> Why:
 
 
 def _from_reason(one: Reason) -> Value:
-    table: dict[str, Value] = {"code": one.code, **dict(one.values)}
-    if one.because:
-        table["because"] = [_from_reason(each) for each in one.because]
-    return table
+    return {"code": one.code, **dict(one.values), "because": list(map(_from_reason, one.because))}
 
 
 def _to_reason(value: object, path: str) -> Reason:
     if not isinstance(value, dict):
         raise _wrong(path, "a table", value)
     values = {key: text for key, text in value.items() if key not in ("code", "because")}
-    because = enumerate(_list(value.get("because", []), f"{path}.because"))
-    return Reason(
-        _text(value.get("code"), f"{path}.code"),
-        _pairs(values, path),
-        tuple(_to_reason(each, f"{path}.because[{position}]") for position, each in because),
-    )
+    because = _codec(Why).read(value.get("because", []), f"{path}.because")
+    return Reason(_text(value.get("code"), f"{path}.code"), _pairs(values, path), because)
 
 
 _SIMPLE: Final[Mapping[Any, _Codec]] = {

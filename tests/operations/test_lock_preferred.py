@@ -166,7 +166,7 @@ def test_conda_packages_are_preferred_by_version_and_build(tmp_path: Path, index
         "beta": ("2.0", "h1_1"),
         "gamma": ("1.0", "h0_0"),
     }
-    needed = {"code": "conda-needed-by", "package": "gamma 1.0", "requirement": "beta >=2"}
+    needed = {"code": "needed-by", "package": "gamma 1.0", "requirement": "beta >=2"}
     assert {name: each["preferred"] for name, each in found.items() if "preferred" in each} == {
         "beta": {"version": "1.0", "why": [needed]},
         "gamma": {"version": "0.9", "why": [{"code": "conda-not-in-channel"}]},

@@ -55,7 +55,9 @@ def _own_missing(request: ExportRequest) -> Iterator[str]:
 
 def _filled(name: str, values: _Table) -> str:
     """The table; empty if it has no values."""
-    return toml_writer.table(name, values) if toml_writer.pairs(values) else ""
+    if all(value is None for value in values.values()):
+        return ""
+    return toml_writer.table(name, values)
 
 
 def _cuda(lock: Lock, parts: Sequence[Resolution]) -> str | None:

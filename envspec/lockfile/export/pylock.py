@@ -168,11 +168,8 @@ def _reference(group: _Group, groups: Sequence[_Group], targets: Sequence[Target
 def _requires(group: _Group, other: _Group) -> bool:
     """Whether a package of one entry requires that of the other on the same platform."""
     name, own = group[0].package.name, {each.target for each in group}
-    requiring: set[str] = set()
-    for target, package in other:
-        if target in own:
-            requiring.update(by.name for by in package.required_by)
-    return name in requiring
+    on_same = (package for target, package in other if target in own)
+    return any(by.name == name for package in on_same for by in package.required_by)
 
 
 def _with_source(entry: Entry, request: ExportRequest, packages: Sequence[Package]) -> Entry:
@@ -189,10 +186,9 @@ def _with_source(entry: Entry, request: ExportRequest, packages: Sequence[Packag
         return replace(entry, archive=PackageArchive(url=public_url(file.url or ""), **_file(packages[0])))
     if not file.filename.endswith(".whl"):
         return replace(entry, sdist=PackageSdist(**_listed(request, packages[0])))
-    wheels = {}
-    for package in packages:
-        wheels[package.file.sha256] = PackageWheel(**_listed(request, package))
-    return replace(entry, wheels=list(wheels.values()))
+    of_files = {package.file.sha256: package for package in packages}
+    wheels = [PackageWheel(**_listed(request, package)) for package in of_files.values()]
+    return replace(entry, wheels=wheels)
 
 
 def _listed(request: ExportRequest, package: Package) -> dict[str, Any]:

@@ -174,7 +174,7 @@ class ChosenRecords:
 
     def __post_init__(self) -> None:
         for name, record in sorted(self.records.items()):
-            for code, texts in (("conda-needed-by", record.depends), ("conda-allowed-by", record.constrains)):
+            for code, texts in (("needed-by", record.depends), ("conda-allowed-by", record.constrains)):
                 for text in texts:
                     # What a package's own older version requires of it does not count.
                     if name_of(text) != name:
