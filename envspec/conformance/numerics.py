@@ -41,14 +41,9 @@ def raw(tensor: Any) -> bytes:
     return ctypes.string_at(copy.data_ptr(), copy.numel() * copy.element_size())
 
 
-def joined(torch: Any, tensors: Iterable[Any]) -> Any:
-    """Tensors as one vector in fp64."""
-    return torch.cat([each.detach().double().flatten() for each in tensors])
-
-
 def joined_gradients(torch: Any, parameters: Iterable[Any]) -> Any:
     """The gradients of parameters as one vector in fp64."""
-    return joined(torch, (each.grad for each in parameters))
+    return torch.cat([each.grad.detach().double().flatten() for each in parameters])
 
 
 def elements(tensors: Iterable[Any]) -> int:
@@ -62,9 +57,13 @@ def relative_error(found: Any, right: Any) -> float:
     return float((found.double() - right).norm() / right.norm())
 
 
+#: Odd: multiplication by it is a permutation of all words of 64 bits.
+MULTIPLIER = 0x5851F42D4C957F2D
+
+
 def distinct_words(torch: Any, count: int, device: str) -> Any:
-    """Words of 64 bits, each with bits of its own: multiplication by an odd number is a permutation of all words."""
-    return torch.arange(count, dtype=torch.int64, device=device) * 0x5851F42D4C957F2D
+    """Words of 64 bits, each with bits of its own."""
+    return torch.arange(count, dtype=torch.int64, device=device) * MULTIPLIER
 
 
 def wait(torch: Any, device: str) -> None:

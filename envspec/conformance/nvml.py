@@ -293,6 +293,10 @@ class Sensors(threading.Thread):
         super().__init__(daemon=True)
         self._ended = threading.Event()
 
+    def problem(self, name: str) -> str:
+        """Why a sensor has no samples."""
+        return self.problems.get(name, "NVML returns no sample")
+
     def run(self) -> None:
         try:
             with open_nvml() as nvml:

@@ -255,7 +255,7 @@ def _report_busy(context: CheckContext, sensors: Sensors | None) -> None:
         share = sum(shares) / len(shares)
         context.measure(_BUSY, share, "%", f"the mean of {len(shares)} samples; {_UNCALIBRATED}")
     else:
-        context.not_run(_BUSY, sensors.problems.get("busy", "NVML returns no sample"))
+        context.not_run(_BUSY, sensors.problem("busy"))
 
 
 def _seconds(torch: Any, device: str, model: Any, batches: Iterable[tuple[Any, Any]]) -> float:

@@ -98,8 +98,9 @@ def _compare_pins(
         context.not_run("torch's requirements", f"torch {torch} requires no release of a CUDA library")
     for pin in required:
         ok, version = False, "none"
-        if pin.name in installed:
-            version = installed[pin.name].version
+        found = installed.get(pin.name)
+        if found and found.version:
+            version = found.version
             ok = pin.allows(version)
         detail = f"torch {torch} requires {pin.version}; {version} is installed"
         context.exact(f"{pin.name} is torch's", ok=ok, detail=detail, hint=_PINS)

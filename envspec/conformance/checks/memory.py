@@ -6,11 +6,10 @@ from typing import Any
 
 from envspec.conformance.bounds import SIZES, limit
 from envspec.conformance.events import CheckContext
-from envspec.conformance.numerics import elements
+from envspec.conformance.numerics import MULTIPLIER, elements
 from envspec.conformance.results import NotRun
 
 _MODELS = (1e9, 3e9, 7e9, 13e9, 34e9, 70e9)
-_YES_NO = {True: "yes", False: "no"}
 
 
 def check(context: CheckContext) -> None:
@@ -53,9 +52,8 @@ def _patterns(torch: Any, context: CheckContext) -> None:
         count = max(1, free * SIZES["memory.pattern_percent"] // 100 // size)
 
     def pattern(block: int, *, inverted: bool) -> Any:
-        # Multiplication by an odd number is a permutation of all words of 64 bits.
         torch.arange(block * words, (block + 1) * words, dtype=torch.int64, device=device, out=made)
-        return made.mul_(0x5851F42D4C957F2D).bitwise_xor_(-1 if inverted else 0)
+        return made.mul_(MULTIPLIER).bitwise_xor_(-1 if inverted else 0)
 
     blocks = [torch.empty_like(made) for _ in range(count)]
     wrong, first = 0, ""
@@ -113,7 +111,7 @@ def _models(torch: Any, context: CheckContext) -> None:
     )
     for count in _MODELS:
         runs, tunes = count * run <= total, count * tune <= total
-        detail = f"runs: {_YES_NO[runs]}; can be fine-tuned: {_YES_NO[tunes]}"
+        detail = f"runs: {'yes' if runs else 'no'}; can be fine-tuned: {'yes' if tunes else 'no'}"
         context.measure(
             f"a model of {count / 1e9:g} billion parameters",
             count * run,

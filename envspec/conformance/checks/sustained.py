@@ -69,11 +69,11 @@ def _report(context: CheckContext, sensors: Sensors) -> None:
         if values:
             context.measure(name, statistics.median(values), unit, f"the median; {min(values):g} to {max(values):g}")
         else:
-            context.not_run(name, sensors.problems.get(name, "NVML returns no sample"))
+            context.not_run(name, sensors.problem(name))
     count = max(map(len, sensors.samples.values()), default=0)
     lowered = [f"{reason} in {times} of {count} samples" for reason, times in sensors.reasons.items()]
     if "reasons" in sensors.problems or not count:
-        context.not_run("lowered clocks", sensors.problems.get("reasons", "NVML returns no sample"))
+        context.not_run("lowered clocks", sensors.problem("reasons"))
     else:
         context.note("lowered clocks", "; ".join(lowered) or f"in none of {count} samples")
 

@@ -261,7 +261,7 @@ def _fsdp2(torch: Any, rank: Process, module: Any) -> Trainee:
             fsdp.fully_shard(layer, mesh=mesh)
     fsdp.fully_shard(module, mesh=mesh)
     parameters = list(module.parameters())
-    rank.value("share", [sum(each.to_local().numel() for each in parameters), whole])
+    rank.value("share", [elements(each.to_local() for each in parameters), whole])
     return Trainee(
         module,
         training.by_sgd(torch, module),

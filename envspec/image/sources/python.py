@@ -111,11 +111,12 @@ class StandalonePython:
         hard: dict[str, str] = {}
         modules: dict[str, bytes] = {}
         records: dict[str, bytes] = {}
+        library = f"lib/python{self._series}/"
         for path, info in python_members(self.archive, tar):
             paths.append(path)
             if info.islnk():
                 hard[path] = info.linkname[len(TOP) + 1 :]
-            if info.isfile() and self._is_compiled(path):
+            if info.isfile() and _is_compiled(path, library):
                 modules[path] = read_content(tar, info)
             elif path.endswith(".dist-info/RECORD"):
                 records[path] = read_content(tar, info)
@@ -133,11 +134,6 @@ class StandalonePython:
             if name not in kept:
                 links[name] = f"python{self._series}"
         return _Survey(kept, compiled, links)
-
-    def _is_compiled(self, path: str) -> bool:
-        """Some files of the interpreter's tests are invalid on purpose, and nothing imports them."""
-        library = f"lib/python{self._series}/"
-        return path.startswith(library) and path.endswith(".py") and not path.startswith(f"{library}test/")
 
     def _replaced(self, records: Mapping[str, bytes]) -> set[str]:
         """The files of distributions that a locked one replaces."""
@@ -232,3 +228,11 @@ def home_of(python: Python, environ: Mapping[str, str]) -> str:
     `/usr/bin` on Debian and Ubuntu; `/usr/local/bin` in Docker's `python` images, which set PYTHON_VERSION.
     """
     return "/usr/local/bin" if python.source == "base" and "PYTHON_VERSION" in environ else "/usr/bin"
+
+
+def _is_compiled(path: str, library: str) -> bool:
+    """Whether a module below `library` gets bytecode.
+
+    Some files of the interpreter's tests are invalid on purpose, and nothing imports them.
+    """
+    return path.startswith(library) and path.endswith(".py") and not path.startswith(f"{library}test/")
