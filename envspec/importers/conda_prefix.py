@@ -65,7 +65,7 @@ def _require(imported: Import, source: Source, specs: Sequence[str]) -> str:
         add_requirement(imported, source, spec)
     refused = [entry.text for entry in imported.ledger if entry.outcome.is_lost]
     imported.ledger = ledger
-    added = imported.draft.match_specs[before:]
+    added = [text for text, _ in imported.draft.conda[before:]]
     if refused and not added:
         name = name_of(refused[0])
         imported.draft.conda.append((name, ""))

@@ -470,8 +470,9 @@ def _add(
     mirror = _mirror(packages)
     if mirror:
         _note_mirror(mirror, packages[0].by.file, imported)
+        packages = [replace(each, index="") if each.index == mirror else each for each in packages]
     pythons = python_versions(imported)
-    for name, several in _group_by_name(packages, mirror).items():
+    for name, several in _group_by_name(packages).items():
         releases = taken.get(name, ())
         required = [each for each in several if (each.version, each.index or mirror) in releases]
         chosen, why = choice(several, pythons)
@@ -493,12 +494,10 @@ def _add(
             imported.add(package.by, f"{package.name} {package.version}".strip(), outcome, reason)
 
 
-def _group_by_name(packages: list[LockedPackage], mirror: str) -> dict[str, list[LockedPackage]]:
-    """The packages of each name. mirror: the index that stands for the default one, if any."""
+def _group_by_name(packages: Iterable[LockedPackage]) -> dict[str, list[LockedPackage]]:
     by_name: dict[str, list[LockedPackage]] = {}
     for each in packages:
-        index = "" if each.index == mirror else each.index
-        by_name.setdefault(each.name, []).append(replace(each, index=index))
+        by_name.setdefault(each.name, []).append(each)
     return by_name
 
 

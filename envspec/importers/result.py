@@ -110,9 +110,10 @@ def _why(package: Package | None, before: str, facts: Facts, platform: Platform)
         return words(package.preferred.why)
     old, new = Version(before), Version(package.version)
     if old.public == new.public:
-        variant = facts.default_variant(new.public, platform)
-        if package.file.index == DEFAULT_INDEX and variant and variant == old.local:
-            return f"the default index has the build for {variant} without its label"
+        if package.file.index == DEFAULT_INDEX:
+            variant = facts.default_variant(new.public, platform)
+            if variant and variant == old.local:
+                return f"the default index has the build for {variant} without its label"
         return "the same release, built for another CUDA"
     if package.file.index != DEFAULT_INDEX and not package.uploaded:
         return "the spec names its address"

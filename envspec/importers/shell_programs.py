@@ -17,7 +17,7 @@ from envspec.importers.shell_python import (
     read_python_version,
     read_setup_py,
 )
-from envspec.importers.shell_state import Clone, Command, Reader, Shell, split_options, values_of
+from envspec.importers.shell_state import Clone, Command, Reader, Shell, split_options, value_of
 from envspec.importers.types import Clue, Outcome, Rank
 
 # The system's packages
@@ -120,7 +120,7 @@ def read_clone(shell: Shell, command: Command) -> None:
         return
     url = re.sub(r"^git@([^:/]+):", r"ssh://git@\1/", names[0])
     folder = names[1] if len(names) > 1 else re.sub(r"\.git$", "", posixpath.basename(url.rstrip("/")))
-    revision = next(iter(values_of(given, ("-b", "--branch", "--revision"))), "")
+    revision = value_of(given, ("-b", "--branch", "--revision"))
     shell.clones[shell.path(folder)] = Clone(url, revision)
     shell.add(command, Outcome.OUTSIDE, f"read where a command names it; an image has no sources of {url}")
 
@@ -128,7 +128,7 @@ def read_clone(shell: Shell, command: Command) -> None:
 def read_checkout(shell: Shell, command: Command) -> None:
     """`git checkout` in a cloned repository."""
     given, names = split_options(command.words, {"-C", "-b"})
-    folder = shell.path(next(iter(values_of(given, ("-C",))), "."))
+    folder = shell.path(value_of(given, ("-C",), "."))
     clone = shell.clones.get(folder)
     if clone is None or len(names) < 3:
         shell.add(command, Outcome.OUTSIDE, "not in a repository that was cloned before")

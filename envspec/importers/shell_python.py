@@ -17,7 +17,16 @@ from envspec.importers.conda_specs import add_channel
 from envspec.importers.pip import add_index, add_requirement
 from envspec.importers.pyproject import read_pyproject
 from envspec.importers.requirements import add_line, read_requirements
-from envspec.importers.shell_state import Clone, Command, InstallSelection, Shell, names_of, split_options, values_of
+from envspec.importers.shell_state import (
+    Clone,
+    Command,
+    InstallSelection,
+    Shell,
+    names_of,
+    split_options,
+    value_of,
+    values_of,
+)
 from envspec.importers.toml_lines import TomlFile, items_of
 from envspec.importers.types import Outcome, Source
 from envspec.importers.variables import torch_backend
@@ -325,7 +334,7 @@ def read_export_of_project(shell: Shell, command: Command) -> None:
     """`uv export`, `poetry export`: a file that a later command installs."""
     host = shell.host("pyproject.toml")
     given, _ = split_options(command.words[2:], _EXTRAS | _GROUPS | _NO_GROUPS | _OUTPUTS)
-    output = next(iter(values_of(given, _OUTPUTS)), command.output)
+    output = value_of(given, _OUTPUTS, command.output)
     if host is not None and output:
         shell.exports[shell.path(output)] = host, read_selection(shell, command, host)
     shell.add(command, Outcome.OUTSIDE, "read where a command names its file")

@@ -225,6 +225,14 @@ def split_options(words: Iterable[str], valued: Collection[str]) -> tuple[list[t
     return given, others
 
 
+def value_of(given: Iterable[tuple[str, str]], options: Collection[str], default: str = "") -> str:
+    """The first value of one of these options."""
+    for option, value in given:
+        if option in options:
+            return value
+    return default
+
+
 def values_of(given: Iterable[tuple[str, str]], options: Collection[str]) -> list[str]:
     """The values of some options. given: as `split_options` returns them."""
     return [value for option, value in given if option in options]

@@ -530,7 +530,7 @@ def _unknown_packages(audit: Audit, resolved: Sequence[Required]) -> str:
     """Why it is not known which packages an index gives; empty if it is."""
     if not resolved:
         return "no source requires a package of the default index by its name"
-    if any(name_of(text) not in ("python", "pip") for text, _ in audit.draft.conda):
+    if any(name_of(text) not in ("python", "pip") for text in audit.draft.match_specs):
         return "conda brings packages, too; `envspec init` and `envspec lock` solve both"
     pages = audit.pages or {}
     for each in resolved:

@@ -314,8 +314,9 @@ def _misnamed(data: Document) -> Iterator[Found]:
     patterns: list[str] = []
     for index in list_of(data, "pip", "index"):
         patterns += read_all(read_pattern, index, "packages")
+    misnamed = load_facts().misnamed
     for at, requirement in required:
-        row = load_facts().misnamed.get(requirement.name)
+        row = misnamed.get(requirement.name)
         if row is None or row.sdists or row.package in placed:
             continue
         if any(fnmatchcase(row.package, pattern) for pattern in patterns):

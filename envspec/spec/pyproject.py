@@ -321,8 +321,10 @@ def _applies(source: object, place: Place) -> bool:
 
 def _url_of(source: Mapping[str, Any], uv: Mapping[str, Any]) -> str:
     """The URL of the index that a source names; empty if it names none."""
+    if "index" not in source:
+        return ""
     for index in list_of(uv, "index"):
-        if "index" in source and table_of(index).get("name") == source["index"]:
+        if table_of(index).get("name") == source["index"]:
             return str(index.get("url", ""))
     return ""
 

@@ -117,8 +117,9 @@ class OneOf:
             return kind(text)
         shown = ", ".join(f"`{value}`" for value in values)
         alias = self.aliases.get(text.lower())
-        for form, problem, hint in self.unsupported:
-            if not alias and re.fullmatch(form, text.lower()):
+        unsupported = () if alias else self.unsupported
+        for form, problem, hint in unsupported:
+            if re.fullmatch(form, text.lower()):
                 raise BadValue(f"{quoted(text)} {problem}", f"{hint}; known: {shown}")
         if close := alias or nearest(text, values):
             raise BadValue(f"{quoted(text)} is unknown", f"did you mean `{close}`? Known: {shown}")

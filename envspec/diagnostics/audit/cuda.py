@@ -340,7 +340,7 @@ def conda(audit: Audit) -> Iterator[Finding]:
     wanted = audit.first("torch")
     if wanted is None or "torch" in audit.of_images:
         return
-    names = {name_of(each) for each, _ in audit.draft.conda}
+    names = set(map(name_of, audit.draft.match_specs))
     torch = sorted(names & _CONDA_TORCH)
     toolkit = sorted(names & _CONDA_CUDA)
     if torch or toolkit:
