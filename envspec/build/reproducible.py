@@ -145,9 +145,12 @@ def _dist_info(wheel: Path, of: str, name: str) -> bytes:
 
 def record_digest(wheel: Path) -> str | None:
     """The digest of the wheel's contents (`envspec.verifier.record`); None without a valid RECORD."""
+    record = record_of(wheel)
+    if record is None:
+        return None
     try:
-        return wheel_sha256(_dist_info(wheel, wheel.name, "RECORD"))
-    except (WrongWheel, BadRecord):
+        return wheel_sha256(record)
+    except BadRecord:
         return None
 
 

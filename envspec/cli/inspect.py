@@ -240,15 +240,13 @@ def receipts(receipts: tuple[Path, ...], path: Path | None) -> Result | int:
 def _names(paths: Sequence[Path]) -> list[str]:
     """Names of receipts: their folder or file, or the whole path if that is not unique."""
     short = list(map(_short_name, paths))
-    names = list(short)
-    for number, path in enumerate(paths):
-        if short.count(short[number]) > 1:
-            names[number] = str(path)
+    names = []
+    for name, path in zip(short, paths, strict=True):
+        names.append(str(path) if short.count(name) > 1 else name)
     # The same file twice needs two names as well.
-    unique = list(names)
-    for number, name in enumerate(names):
-        if names.count(name) > 1:
-            unique[number] = f"{name} ({number + 1})"
+    unique = []
+    for number, name in enumerate(names, 1):
+        unique.append(f"{name} ({number})" if names.count(name) > 1 else name)
     return unique
 
 

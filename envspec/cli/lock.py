@@ -267,7 +267,7 @@ def lock_together(
     errors = {at: each for at, each in enumerate(found) if isinstance(each, EnvspecError)}
     previews: list[Done] = []
     if not errors and (chosen["dry_run"] or text is not None):
-        previews = list(map(_preview, requests, made))
+        previews = [_preview(request, each) for request, each in zip(requests, made, strict=True)]
     changed: list[tuple[Path, ...]] = []
     if not errors and not chosen["dry_run"]:
         try:

@@ -97,7 +97,8 @@ class LockedPackages:
         self.installed = {package.name: package for package in resolution.installed}
         self._provided: dict[str, CondaPackage] = {}
         for package in resolution.conda:
-            self._provided.update(dict.fromkeys((each.name for each in package.provides), package))
+            for each in package.provides:
+                self._provided[each.name] = package
 
     def named(self, normal: str) -> tuple[Package | None, tuple[CondaPackage, ...]]:
         """The wheel and the conda packages of a name of conda or PyPI. normal: normalised."""

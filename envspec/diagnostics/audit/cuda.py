@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from envspec.base_image.cuda import FLAVOR_LIBRARIES, LIBRARIES, PackageSource
 from envspec.diagnostics.audit.types import FROM, Audit, Finding, InstalledTorch, Rule, Severity, Taken
 from envspec.facts.gpu import has_wheel
-from envspec.facts.tables import FactRow, ImageRow, TorchRelease
+from envspec.facts.tables import FactRow, ImageRow, TorchRelease, matching_rows, rows_with
 from envspec.importers.types import Clue, Source
 from envspec.models import CudaVersion
 from envspec.origins import PYTORCH_INDEX, PYTORCH_PAGES
@@ -119,7 +119,7 @@ def labels(audit: Audit) -> Iterator[Finding]:
         has_origin = each.is_url or each.source.file.endswith(_COG)
         if audit.has_other_index(each.name) or not _VARIANT.fullmatch(each.label):
             continue
-        if row is not None and each.label not in (*row.published, audit.default_of(row)):
+        if row is not None and not row.is_published(each.label, audit.target.platform):
             yield _never_published(audit, each, row)
         elif variants.isdisjoint({"", each.label}) and not has_origin:
             named = ", ".join(sorted(variants)) or "no index of PyTorch's"
@@ -134,10 +134,9 @@ def _torch_of(audit: Audit, pin: Labelled) -> TorchRelease | None:
     """The release of torch of which a build is named; None if it is not known."""
     if pin.name == "torch":
         return audit.facts.torch_release(pin.version)
-    for member in audit.facts.members:
-        if (member.package, member.version) == (pin.name, pin.version):
-            exact = re.fullmatch(r"==([\d.]+)", member.torch)
-            return audit.facts.torch_release(exact[1]) if exact else None
+    for member in rows_with(audit.facts.members, package=pin.name, version=pin.version):
+        exact = re.fullmatch(r"==([\d.]+)", member.torch)
+        return audit.facts.torch_release(exact[1]) if exact else None
     return None
 
 
@@ -208,11 +207,8 @@ def indexes(audit: Audit) -> Iterator[Finding]:
     bound = audit.bound("torch")
     if bound is None or any(each.name == "torch" for each in labelled(audit)) or audit.has_other_index("torch"):
         return
-    matching = []
-    for row in audit.facts.torch:
-        is_usable = has_wheel(row, audit.target.platform, audit.target.python.series)
-        if is_usable and bound.contains(row.version, prereleases=True):
-            matching.append(row)
+    platform, series = audit.target.platform, audit.target.python.series
+    matching = [row for row in matching_rows(audit.facts.torch, bound) if has_wheel(row, platform, series)]
     if not matching:
         return
     newest = matching[-1]

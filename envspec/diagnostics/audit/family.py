@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from envspec.diagnostics.audit.cuda import named_indexes
 from envspec.diagnostics.audit.types import Audit, Finding, Required, Rule, Severity
-from envspec.facts.tables import EdgeRow, Facts, numeric
+from envspec.facts.tables import EdgeRow, Facts, matching_rows, numeric, rows_with
 from envspec.facts.torch import MEMBERS, family_mismatch, fitting_set
 from envspec.origins import INDEX_FAMILY
 from envspec.spec.requirements import RequirementKind
@@ -143,10 +143,10 @@ def _other_release(audit: Audit, line: Pep508, other: str, edge: EdgeRow) -> str
 
 def _is_unlisted(audit: Audit, each: Required) -> bool:
     """Whether it pins a release of a member that the data does not list: then nothing is known of it."""
-    rows = [row.version for row in audit.facts.members if row.package == each.name]
+    rows = list(rows_with(audit.facts.members, package=each.name))
     if not rows or not each.pin:
         return False
-    return not any(each.requirement.specifier.filter(rows, prereleases=True))
+    return not matching_rows(rows, each.requirement.specifier)
 
 
 def _facts(audit: Audit) -> Facts:

@@ -109,7 +109,9 @@ def _for_gpu(audit: Audit, torch: InstalledTorch, gpu: GpuRow) -> str:
 def _build_or_update(audit: Audit, torch: InstalledTorch, gpus: Sequence[GpuRow]) -> str:
     """A build that the driver and GPUs run, else one that needs a newer driver; empty if none has code for them."""
     with_driver = _other_build(audit, torch, gpus, audit.driver_version)
-    return with_driver or _other_build(audit, torch, gpus, "")
+    if with_driver or not audit.driver_version:
+        return with_driver
+    return _other_build(audit, torch, gpus, "")
 
 
 def _other_build(audit: Audit, torch: InstalledTorch, gpus: Sequence[GpuRow], driver: str) -> str:
@@ -128,9 +130,10 @@ def _other_build(audit: Audit, torch: InstalledTorch, gpus: Sequence[GpuRow], dr
             if cuda.variant == audit.default_of(row):
                 place = "the default index"
             text = f"use torch {row.version} for CUDA {cuda} from {place}"
-            needed = driver_of_build(facts, row.version, cuda, platform, gpus)
-            if needed and not driver and audit.driver and not at_least(audit.driver.value, needed):
-                text += f", and update the driver to {needed} or newer"
+            if audit.driver and not driver:
+                needed = driver_of_build(facts, row.version, cuda, platform, gpus)
+                if needed and not at_least(audit.driver.value, needed):
+                    text += f", and update the driver to {needed} or newer"
             return text
     return ""
 

@@ -8,12 +8,12 @@ from typing import Final
 
 from packaging.version import Version
 
-from envspec.diagnostics.audit.cuda import named_indexes
 from envspec.diagnostics.audit.family import excluding
 from envspec.diagnostics.audit.python import pythons
 from envspec.diagnostics.audit.types import Audit, Finding, Rule, Severity
 from envspec.facts.tables import pep440
 from envspec.importers.types import Source
+from envspec.origins import PYTORCH_PAGES
 from envspec.resolve.pypi.index.page import SDIST_SUFFIXES, ListedFile, PageListing
 from envspec.resolve.pypi.index.selection import TagRanks, version_of
 from envspec.resolve.pypi.metadata import allows
@@ -35,7 +35,7 @@ _NAMED: Final = 3
 
 def is_elsewhere(audit: Audit, name: str) -> bool:
     """Whether a name may come from another index of the sources, PyTorch's among them."""
-    return audit.has_other_index(name) or bool(named_indexes(audit))
+    return audit.has_other_index(name) or any(PYTORCH_PAGES.search(each.text) for each in audit.ledger)
 
 
 def comes_from_another(audit: Audit, name: str) -> bool:

@@ -92,7 +92,7 @@ def torch_build(audit: Audit) -> InstalledTorch | None:
         return None
     index, default = _index(audit, row), audit.default_of(row)
     variant = _label(audit, version) or _of_image(audit) or index or default
-    if variant != default and variant not in row.published:
+    if not row.is_published(variant, audit.target.platform):
         return None
     if not re.fullmatch(r"cpu|cu\d{2,3}", variant):
         return None

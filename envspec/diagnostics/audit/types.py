@@ -271,7 +271,7 @@ class Audit:
 
     def default_of(self, row: TorchRelease) -> str:
         """The variant of the default index's build of a torch for the platform; empty if there is none."""
-        return row.default.get(self.target.platform.value, "")
+        return row.default_on(self.target.platform) or ""
 
     @property
     def means_gpu(self) -> Clue | None:
