@@ -112,7 +112,7 @@ def test_nodes_are_chosen(slurm_cluster: Cluster, machine: dict[str, str], pytho
 @pytest.mark.engine
 def test_a_node_that_ends_during_its_job_is_lost(machine: dict[str, str], python: Path, tmp_path: Path) -> None:
     script = script_of(tmp_path / "fleet", python, "--check", "family")
-    with cluster({"SlurmdTimeout": "2", "MessageTimeout": "2"}) as slurm:
+    with cluster({"SlurmdTimeout": "15", "MessageTimeout": "10"}) as slurm:
         assert submit(slurm, script, machine=machine, SECONDS="8").returncode == 0
         wait_for(lambda: any("suite.pyz" in each for each in slurm.processes("node2").values()), LONG_S)
         slurm.kill_node("node2")
