@@ -794,6 +794,15 @@ class Lock:
     commits: tuple[Commit, ...] = ()
     directory: Path | None = field(default=None, compare=False, repr=False)
 
+    @property
+    def platforms(self) -> list[Platform]:
+        return [part.target.platform for part in self.resolutions]
+
+    @property
+    def linux_platforms(self) -> list[Platform]:
+        """Those that have images."""
+        return [platform for platform in self.platforms if platform.is_linux]
+
     def on(self, platform: Platform) -> Lock:
         """Return the lock for one platform, with this platform's base image and driver."""
         own = next((each for each in self.platform_cuda if each.platform is platform), None)

@@ -226,7 +226,7 @@ def no_cached_code(_: str) -> GpuCodeFound | None:
 
 def explain_image(lock: Lock) -> ImageExplanation | None:
     """None for a lock without a linux platform."""
-    if not any(resolution.target.platform.is_linux for resolution in lock.resolutions):
+    if not lock.linux_platforms:
         return None
     without = without_image(lock)
     missing: tuple[str, ...] = ()

@@ -9,6 +9,7 @@ from enum import Enum
 from envspec.base_image.cpu_builds import cpu_build_text, cuda_instead
 from envspec.base_image.cuda import PackageSource, pins_of, read_pins
 from envspec.base_image.gpus import OtherBuild, builds_text, other_builds
+from envspec.context import comma_separated
 from envspec.diagnostics.explain import CachedGpuCode, no_cached_code
 from envspec.diagnostics.machine import Machine, MachineGpu
 from envspec.facts import Facts
@@ -122,7 +123,7 @@ def fits(lock: Lock, machine: Machine, facts: Facts, cached: CachedGpuCode = no_
             locked = FitFinding("platform", FitVerdict.FITS, f"locked for {machine.platform.value}")
             findings, change = _part_fits(lock.on(machine.platform), part, machine, facts, cached)
             return FitReport(lock.name, machine, (locked, *findings), change)
-    names = ", ".join(part.target.platform.value for part in lock.resolutions)
+    names = comma_separated(lock.platforms)
     change = f'add "{machine.platform.value}" to [env] platforms and lock again'
     why = f"locked for {names}, the machine is {machine.platform.value}"
     return FitReport(lock.name, machine, (FitFinding("platform", FitVerdict.DOES_NOT_FIT, why, change),), change)

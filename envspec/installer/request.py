@@ -89,7 +89,7 @@ def resolution_for(lock: Lock, local: Platform, requested: Platform | None) -> R
     Raises:
         UnfitMachine: `requested` is another platform, or the lock has none for this machine.
     """
-    locked = [resolution.target.platform.value for resolution in lock.resolutions]
+    locked = [platform.value for platform in lock.platforms]
     if requested is not None and requested is not local:
         raise UnfitMachine(
             f"an environment for {requested.value} can't be installed on this machine, which is {local.value}",

@@ -215,7 +215,7 @@ def _add_sources(add: _Add, lock: Lock) -> None:
     add("as_of", time_text(lock.as_of))
     add("as_of_spec", lock.as_of_spec)
     add("facts", lock.facts)
-    add("platforms", ", ".join(sorted(part.target.platform.value for part in lock.resolutions)))
+    add("platforms", ", ".join(sorted(platform.value for platform in lock.platforms)))
     add("gpus", ", ".join(lock.gpus))
     add("channels", ", ".join(channel.name for channel in lock.channels))
 

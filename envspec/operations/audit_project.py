@@ -204,7 +204,8 @@ def _usual_files(folder: Path) -> list[Path]:
 def _unread_files(folder: Path, imports: Sequence[Import]) -> Iterator[SkippedCheck]:
     """Other files of the folder that envspec reads: what they are for is not known, such as requirements-dev.txt."""
     for path in sources_in(folder):
-        if not any(path.resolve() in each.done for each in imports):
+        real = path.resolve()
+        if not any(real in each.done for each in imports):
             yield SkippedCheck(imports[0].shown(path), "name it to examine it")
 
 

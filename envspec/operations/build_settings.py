@@ -13,6 +13,7 @@ from envspec.facts import Facts
 from envspec.facts.gpu import ComputeCapability, Runs, capability_of, find_gpu, runs
 from envspec.facts.tables import ExtensionRow, GpuRow
 from envspec.models import BuildSettings, Package, Platform, Resolution
+from envspec.operations.lock_state import find_package
 from envspec.resolve.pypi.errors import GPUS_LINES
 from envspec.spec import Spec
 from envspec.spec.sections import BuildSection
@@ -28,7 +29,7 @@ def with_builds(resolution: Resolution, spec: Spec, facts: Facts) -> Resolution:
 
 
 def _settings(resolution: Resolution, spec: Spec, facts: Facts) -> Iterator[BuildSettings]:
-    torch = [each.name for each in resolution.packages if each.name == "torch"]
+    torch = ("torch",) if find_package(resolution, "torch") else ()
     for package in resolution.packages:
         if package.file.filename.endswith(".whl"):
             continue

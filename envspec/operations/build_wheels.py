@@ -60,7 +60,7 @@ from envspec.models import (
 )
 from envspec.names import normalised
 from envspec.operations.built_wheels import BUILT_WHEELS, find_built
-from envspec.operations.lock_state import LockState, Upgrade, lacks_wheel, locked_commit
+from envspec.operations.lock_state import LockState, Upgrade, lacks_wheel, locked_commit, packages_in
 from envspec.operations.session import Session
 from envspec.origins import PYTORCH
 from envspec.reasons import reason
@@ -653,11 +653,10 @@ class Builds:
         lock = self._lock
         existing = {DEFAULT_INDEX, DIRECT_URL, GIT, LOCAL, *(index.name for index in lock.indexes)}
         unknown = set[str]()
-        for part in lock.resolutions:
-            for each in part.packages:
-                index = each.file.index
-                if index not in existing and not index.startswith(PYTORCH):
-                    unknown.add(index)
+        for each in packages_in(lock.resolutions):
+            index = each.file.index
+            if index not in existing and not index.startswith(PYTORCH):
+                unknown.add(index)
         if unknown:
             raise StaleLock(
                 f"{package.name} {package.version} can't be built: the lock of {lock.name} does not record which "

@@ -32,6 +32,7 @@ from envspec.io.cache import as_cache_error
 from envspec.io.http import Http, open_http
 from envspec.io.http_types import BadStatus
 from envspec.models import DEFAULT_INDEX, BuiltWheel, Lock, Package, WheelFile
+from envspec.operations.lock_state import packages_in
 from envspec.operations.session import Session
 
 if TYPE_CHECKING:
@@ -149,9 +150,7 @@ async def publish(lock: Lock, place: str, context: Context) -> tuple[BuiltWheel,
         UsageError: the lock has none, one of them is not in the cache, or the place is neither.
         NetworkError: the registry refuses one. CacheError: the folder can't be written.
     """
-    packages: dict[BuiltWheel, Package] = {}
-    for part in lock.resolutions:
-        packages |= {each.built: each for each in part.packages if each.built}
+    packages = {each.built: each for each in packages_in(lock.resolutions) if each.built}
     if not packages:
         raise UsageError(
             f"{lock.name} has no wheel that was built", hint="build and record them by `envspec lock SPEC --image`"

@@ -30,7 +30,7 @@ from envspec.errors import UnfitMachine, UsageError
 from envspec.image.engine import find_image
 from envspec.io.cache import COMPILED, FolderInUse
 from envspec.models import Lock, Platform
-from envspec.operations.image_cache import default_tag, image_options, linux_platforms, locked_platforms
+from envspec.operations.image_cache import default_tag, image_options
 
 #: The values that a request is made of, for callers.
 __all__ = ["ContainerOptions", "Gpus", "Mount", "MountAccess", "Port", "StartMode", "Streams", "Terminal"]
@@ -146,11 +146,10 @@ def check_platform(lock: Lock, named: Platform | None) -> None:
     Raises:
         UsageError: the lock is not for the named platform. UnfitMachine: it is for no linux platform.
     """
-    locked = linux_platforms(lock)
+    locked = lock.linux_platforms
     if not locked:
         raise UnfitMachine(
-            f"{lock.name} is locked for {comma_separated(locked_platforms(lock))}, and a container needs a linux "
-            "platform",
+            f"{lock.name} is locked for {comma_separated(lock.platforms)}, and a container needs a linux platform",
             hint='add "linux-64" to [env] platforms and lock again',
         )
     if named and named not in locked:
@@ -160,7 +159,7 @@ def check_platform(lock: Lock, named: Platform | None) -> None:
 def engine_platform(lock: Lock, engine: Engine, named: Platform | None) -> Platform:
     """The named platform, else the engine's own, which need not be this machine's. The lock passed `check_platform`."""
     own = engine.facts.platform
-    locked = linux_platforms(lock)
+    locked = lock.linux_platforms
     platform = named or own
     if platform in locked:
         return platform

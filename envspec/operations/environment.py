@@ -26,7 +26,6 @@ from envspec.io.files import DiskFull
 from envspec.io.tasks import run_interruptible
 from envspec.models import Library, Lock, Package, Platform, Resolution, owners_of, wrong_records_of
 from envspec.names import normalised
-from envspec.operations.image_cache import locked_platforms
 from envspec.operations.lock_state import lacks_wheel
 from envspec.operations.shared_files import refuse_conflicts
 from envspec.verifier.compare import compare
@@ -314,7 +313,7 @@ def part_of(lock: Lock, platform: Platform) -> Resolution:
     for resolution in lock.resolutions:
         if resolution.target.platform is platform:
             return resolution
-    locked = comma_separated(locked_platforms(lock))
+    locked = comma_separated(lock.platforms)
     raise UsageError(
         f"{lock.name} is not locked for {platform.value}; its platforms: {locked or 'none'}",
         hint="name one of them by --platform if the environment is another machine's",

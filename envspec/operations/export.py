@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from envspec.context import comma_separated
 from envspec.errors import UsageError
+from envspec.operations.lock_state import packages_in
 
 if TYPE_CHECKING:
     from envspec.context import Context
@@ -94,9 +95,7 @@ def export(lock: Lock, options: ExportOptions, context: Context, folder: Path) -
         raise UsageError(f"--image is for devcontainer.json; {form} names no image", hint="remove --image")
     lock = canonical(lock)
     resolutions = _resolutions(lock, form, options.platform)
-    packages: list[Package] = []
-    for each in resolutions:
-        packages += each.packages
+    packages = list(packages_in(resolutions))
     if form == "pylock":
         _check_pylock(lock, resolutions, without_conda=options.without_conda)
     elif options.without_conda:
@@ -118,7 +117,6 @@ def export(lock: Lock, options: ExportOptions, context: Context, folder: Path) -
 def _resolutions(lock: Lock, form: str, platform: Platform | None) -> Sequence[Resolution]:
     from envspec.diagnostics.machine import this_platform
     from envspec.operations.environment import part_of
-    from envspec.operations.image_cache import linux_platforms, locked_platforms
 
     platforms = FORMATS[form].platforms
     if platforms in (Platforms.IMAGE, Platforms.LINUX):
@@ -128,14 +126,14 @@ def _resolutions(lock: Lock, form: str, platform: Platform | None) -> Sequence[R
             )
         found = [each for each in lock.resolutions if lock.on(each.target.platform).base_image]
         if not found:
-            missing = "set [cuda] or `[image] base`" if linux_platforms(lock) else "add linux-64 to [env] platforms"
+            missing = "set [cuda] or `[image] base`" if lock.linux_platforms else "add linux-64 to [env] platforms"
             raise UsageError(f"{lock.name} has no image", hint=f"{missing} in the spec, and lock again")
         return [part_of(lock, platform)] if platform else found
     if platform:
         return [part_of(lock, platform)]
     if platforms is Platforms.ALL or len(lock.resolutions) == 1:
         return lock.resolutions
-    locked = locked_platforms(lock)
+    locked = lock.platforms
     if this_platform() not in locked:
         raise UsageError(
             f"{form} is for one platform, and {lock.name} is locked for {comma_separated(locked)}",

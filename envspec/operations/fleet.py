@@ -18,7 +18,6 @@ from envspec.escaping import one_line
 from envspec.io.files import read_untrusted, write_file
 from envspec.models import Lock, Platform
 from envspec.operations.conformance import SuiteSelection, local_python, lock_name, suite_request
-from envspec.operations.image_cache import linux_platforms
 from envspec.operations.suite_file import suite_file
 from envspec.receipts.fleet import Fleet, FleetNode, fleet
 from envspec.receipts.model import RECEIPT_FILE, BadReceipt, LockName, Receipt, load
@@ -104,7 +103,7 @@ def _kubernetes(lock: Lock, sha256: str, selection: SuiteSelection, job: FleetJo
     image = parse(job.image)
     if image.scheme:
         raise UsageError(f"{job.image}: nodes can't be given a scheme", hint="leave it out")
-    platform = next(iter(linux_platforms(lock)), Platform.LINUX_64)
+    platform = next(iter(lock.linux_platforms), Platform.LINUX_64)
     request = suite_request(lock, selection, platform)
     document = _request_json(request, lock_name(lock, sha256))
     suite = suite_file()

@@ -111,12 +111,8 @@ class ImageRequest:
         """The wheels of the image that are not in the cache, once each."""
         from envspec.fetch.wheels import wheel_path
 
-        missing: dict[Path, Package] = {}
-        for each in image_packages(self.options):
-            path = wheel_path(self._root, each)
-            if not path.is_file():
-                missing[path] = each
-        return list(missing.values())
+        packages = {wheel_path(self._root, each): each for each in image_packages(self.options)}
+        return [package for path, package in packages.items() if not path.is_file()]
 
     @cached_property
     def lock(self) -> Lock:
@@ -199,7 +195,7 @@ def image_platforms(lock: Lock, named: Sequence[str | Platform]) -> tuple[Platfo
 
     linux = platforms_with_image(lock)
     if named:
-        locked = locked_platforms(lock)
+        locked = lock.platforms
         chosen = tuple(dict.fromkeys(map(Platform, named)))
         missing = [platform for platform in chosen if platform not in locked]
         if missing:
@@ -225,20 +221,12 @@ def platforms_with_image(lock: Lock) -> list[Platform]:
     Raises:
         UsageError: there is none.
     """
-    linux = linux_platforms(lock)
+    linux = lock.linux_platforms
     if not linux:
         raise UsageError(
             f"{lock.name} has no linux platform, and images are for linux", hint="add linux-64 to [env] platforms"
         )
     return linux
-
-
-def linux_platforms(lock: Lock) -> list[Platform]:
-    return [platform for platform in locked_platforms(lock) if platform.is_linux]
-
-
-def locked_platforms(lock: Lock) -> list[Platform]:
-    return [part.target.platform for part in lock.resolutions]
 
 
 def image_packages(options: ImageOptions) -> list[Package]:

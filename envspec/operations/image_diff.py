@@ -17,7 +17,6 @@ from envspec.io.tasks import run_interruptible
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Lock, Platform
 from envspec.operations.image import ImageSession, with_built, with_mirrors_of
-from envspec.operations.image_cache import linux_platforms
 from envspec.operations.session import Session
 from envspec.registry.client import CONFIG_BYTES
 from envspec.registry.errors import shortened
@@ -63,7 +62,7 @@ def mirror(lock: Lock, target: str, context: Context) -> str:
     from envspec.registry.copy import mirror
 
     wanted = {}
-    for platform in linux_platforms(lock):
+    for platform in lock.linux_platforms:
         image, pinned = pinned_base(lock, platform)
         wanted[pinned.digest or ""] = parse(f"{image.repository}:{image.tag}").at(pinned.digest or "")
     copied, context = parse(target), with_mirrors_of(lock, context)
@@ -160,7 +159,7 @@ def _is_in_a_registry(name: str) -> bool:
 async def _build_lock(name: str, lock: Lock, platform: Platform, context: Context) -> ComparedImage:
     from envspec.lockfile.document import identity
 
-    locked = linux_platforms(lock)
+    locked = lock.linux_platforms
     if not locked:
         raise NoImage(name, "it has no linux platform")
     chosen = platform if platform in locked else locked[0]

@@ -25,8 +25,9 @@ from envspec.lockfile.folder import read_lock
 from envspec.models import Lock, Resolution
 from envspec.operations.environment import verify
 from envspec.operations.lock.all import ContextOf, lock_all
-from envspec.operations.lock_state import LockRequest
+from envspec.operations.lock_state import LockRequest, find_package
 from envspec.resolve.pypi.errors import is_absent
+from envspec.resolve.upgrade import names_of
 from envspec.spec.requirements import read_requirement
 
 #: Of projects in one spec whose name is not in their files: each costs another try.
@@ -139,7 +140,7 @@ def lock_imported(found: Imported, draft: Draft, request: InitRequest, context_o
         if not found.with_cuda:
             raise
         found = _lock_with_cuda(found, directory, context_of)
-    if found.with_cuda and _has_torch(read_lock(directory)):
+    if found.with_cuda and "torch" in names_of(read_lock(directory).resolutions):
         found = _lock_with_cuda(found, directory, context_of)
     lock = read_lock(directory)
     without = _without_absent_extras(found, draft, lock)
@@ -151,14 +152,6 @@ def lock_imported(found: Imported, draft: Draft, request: InitRequest, context_o
     moved, compared = moves(draft, part, load_facts())
     proofs = tuple(Proof(prefix, verify(lock, part.target.platform, prefix)) for prefix in request.prefixes)
     return replace(found, lock=directory, moved=moved, compared=compared, proofs=proofs)
-
-
-def _has_torch(lock: Lock) -> bool:
-    for part in lock.resolutions:
-        for package in part.packages:
-            if package.name == "torch":
-                return True
-    return False
 
 
 def _lock_with_cuda(found: Imported, directory: Path, context_of: ContextOf) -> Imported:
@@ -180,7 +173,7 @@ def _lock_with_cuda(found: Imported, directory: Path, context_of: ContextOf) -> 
 
 def _lock(found: Imported, directory: Path, context_of: ContextOf) -> Imported:
     """Lock the spec, with the names that local projects and repositories turn out to have."""
-    for _ in range(_MOST_NAMES):
+    for _ in range(_MOST_NAMES + 1):
         try:
             lock_all(LockRequest(found.spec, directory), context_of)
         except OtherPackage as error:  # raised by `lock_all`
@@ -220,14 +213,10 @@ def _without_absent_extras(found: Imported, draft: Draft, lock: Lock) -> Importe
 
 def _lacks_extra(lock: Lock, name: str, extra: str) -> bool:
     """Whether the lock warns on each of the platforms with a package that it does not have an extra."""
-    is_found = False
-    for part in lock.resolutions:
-        for package in part.packages:
-            if package.name == name:
-                is_found = True
-                if not any(is_absent(warning, name, extra) for warning in part.warnings):
-                    return False
-    return is_found
+    parts = [part for part in lock.resolutions if find_package(part, name)]
+    if not parts:
+        return False
+    return all(any(is_absent(warning, name, extra) for warning in part.warnings) for part in parts)
 
 
 def _part(lock: Lock) -> Resolution:

@@ -104,9 +104,8 @@ def _shared_libraries(lock: Lock) -> dict[Platform, tuple[SharedLibrary, ...]]:
 def _usual_platform(lock: Lock) -> Platform:
     """The platform of a described machine: this machine's if the lock has it, else the lock's first."""
     from envspec.diagnostics.machine import this_platform
-    from envspec.operations.image_cache import locked_platforms
 
-    platforms = locked_platforms(lock)
+    platforms = lock.platforms
     with suppress(UnfitMachine):
         if (local := this_platform()) in platforms:
             return local

@@ -14,6 +14,7 @@ from envspec.facts import Facts
 from envspec.io.archives import FileConflict
 from envspec.io.store import Store
 from envspec.models import SPEC, Package, Resolution, SharedFiles, dependents_of
+from envspec.operations.lock_state import find_package
 from envspec.resolve.pypi.shared_files import decide, is_named, shared_files
 from envspec.resolve.types import required_by
 from envspec.spec import Spec
@@ -127,10 +128,8 @@ def refuse_conflicts(part: Resolution) -> None:
 
 
 def _name_version(name: str, part: Resolution) -> str:
-    for each in part.packages:
-        if each.name == name:
-            return f"{name} {each.version}"
-    return name
+    package = find_package(part, name)
+    return f"{name} {package.version}" if package else name
 
 
 def conflict_warnings(part: Resolution, spec: Spec, facts: Facts) -> Iterator[str]:

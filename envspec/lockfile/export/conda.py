@@ -129,7 +129,7 @@ def conda_lock_files(lock: Lock) -> dict[str, str]:
 
 
 def _conda_lock_lines(lock: Lock, packages: Iterable[tuple[Platform, CondaPackage]]) -> Iterator[str]:
-    platforms = [resolution.target.platform.value for resolution in lock.resolutions]
+    platforms = [platform.value for platform in lock.platforms]
     yield f"# {lock.name}: written by `envspec lock`. Edit the spec, not this file. To install it:"
     yield f"#   conda-lock install --prefix PREFIX {CONDA_LOCK_NAME}"
     yield f"#   micromamba create --prefix PREFIX --file {CONDA_LOCK_NAME}"

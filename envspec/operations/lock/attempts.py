@@ -27,7 +27,7 @@ from envspec.resolve.pypi.resolve import TargetRequest, resolve_all
 from envspec.resolve.pypi.resolver import Unsolvable
 from envspec.resolve.pypi.url_wheels import fetch_wheel
 from envspec.resolve.types import Cutoffs, ProvidedPackage, RefusedLines
-from envspec.resolve.upgrade import with_old_pins
+from envspec.resolve.upgrade import names_of, with_old_pins
 from envspec.spec import Requirement, Spec
 from envspec.spec.requirements import read_constraint
 
@@ -168,6 +168,8 @@ class Attempts:
         something that they have chosen before.
         """
         found = self._resolve(requests)
+        if names_of(found).isdisjoint(row.package for row in self._state.facts.cuda_majors):
+            return found
         from envspec.operations.lock.suggestions import older_names, with_cuda_majors
 
         bounded = [with_cuda_majors(each, part, self._state.facts) for each, part in zip(requests, found, strict=True)]
