@@ -104,7 +104,6 @@ def test_flash_attn_starts_with_its_cost_and_is_cancelled(tmp_path: Path) -> Non
     made = lock(tmp_path / "a", _FLASH)
     listed = documents.parse_toml((made / "envspec.lock").read_text())["resolution"][0]["build"]
     assert [each["gpu_code"] for each in listed] == [["sm_90"]]
-    before = set(Path("/tmp").glob("envspec-build-*"))
     process = envspec(tmp_path / "a", "install", made, "--prefix", tmp_path / "env", "--python", BASE)
     assert process.stderr is not None
     lines = []
@@ -113,7 +112,7 @@ def test_flash_attn_starts_with_its_cost_and_is_cancelled(tmp_path: Path) -> Non
         if "building for sm_90: " in line:
             break
     assert "building for sm_90: " in lines[-1], "".join(lines)
-    (work,) = set(Path("/tmp").glob("envspec-build-*")) - before
+    work = build_folder(process)
     limit = time.monotonic() + 600
     while not processes(work, "cicc") and time.monotonic() < limit:
         time.sleep(1)
@@ -122,6 +121,13 @@ def test_flash_attn_starts_with_its_cost_and_is_cancelled(tmp_path: Path) -> Non
     _, rest = process.communicate(timeout=120)
     assert process.returncode == 130 and "interrupted" in rest
     assert not work.exists() and not processes(work, "") and not (tmp_path / "env").exists()
+
+
+def build_folder(process: subprocess.Popen[str]) -> Path:
+    """The folder that the process has locked; one of the same name may be left from a killed run."""
+    opened = {os.readlink(each) for each in Path(f"/proc/{process.pid}/fd").iterdir()}
+    (found,) = [Path(each) for each in opened if Path(each).name.startswith("envspec-build-")]
+    return found
 
 
 def processes(work: Path, program: str) -> list[str]:
