@@ -69,11 +69,6 @@ def ranges(found: Sequence[int], width: int = 0) -> str:
     return ",".join(texts)
 
 
-def counted(count: int, noun: str) -> str:
-    """`1 package`, `2 packages`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def comma_separated(found: Iterable[Enum]) -> str:
     """`linux-64, linux-aarch64`."""
     return ", ".join(each.value for each in found)

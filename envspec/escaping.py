@@ -42,6 +42,16 @@ def blanked(text: str) -> str:
     return "".join(each if each.isprintable() else " " for each in text)
 
 
+def cut(text: str, limit: int) -> str:
+    """`text`, or its beginning and an ellipsis, with `limit` characters."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}\u2026"
+
+
+def excerpt(value: object, limit: int = 200) -> str:
+    """The text of a registry or an engine for a message: a part of a line."""
+    return blanked(cut(str(value), limit))
+
+
 def visible_json(text: str) -> str:
     """A JSON document of the same values, in which nothing is unseen: such characters are in strings alone."""
     return re.sub(_UNSEEN, lambda found: f"\\u{ord(found[0]):04x}", text)

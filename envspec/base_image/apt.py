@@ -12,6 +12,7 @@ from envspec.facts import Facts
 from envspec.models import BaseImage, Decision, ImageSettings
 from envspec.reasons import reason
 from envspec.spec import Compiler, Spec
+from envspec.spec.dates import utc_text
 
 _DAY: Final = timedelta(days=1)
 #: Nobody serves older snapshots than Debian's first.
@@ -39,7 +40,7 @@ def date_apt(
         return settings, (Decision("image.snapshot", "none", why, "the spec: [system] snapshot"),)
     if wanted is not None:
         why = (reason("in-spec"),)
-        decision = Decision("image.snapshot", _text(wanted), why, "the spec: [system] snapshot")
+        decision = Decision("image.snapshot", utc_text(wanted), why, "the spec: [system] snapshot")
     else:
         wanted, decision = _default(as_of, bases, facts, newest)
     undated = UNDATED if any(base.repository in REPOSITORIES for base in bases) else ()
@@ -52,13 +53,13 @@ def _default(as_of: datetime, bases: Sequence[BaseImage], facts: Facts, newest: 
     found = archive_time(as_of, created, newest)
     why, source = [reason("apt-day-before")], "[env] as_of"
     if created is not None and found > archive_time(as_of, None, newest):
-        why, source = [reason("apt-after-base", created=_text(created))], "its config"
+        why, source = [reason("apt-after-base", created=utc_text(created))], "its config"
     elif None in times:
         why.append(reason("apt-base-age"))
     for first, row_source in _first_snapshots(bases, facts):
         if first > found:
             found, why, source = first, [reason("apt-first")], row_source
-    return found, Decision("image.snapshot", _text(found), tuple(why), source)
+    return found, Decision("image.snapshot", utc_text(found), tuple(why), source)
 
 
 def follows_base(spec: Spec) -> bool:
@@ -99,7 +100,3 @@ def _first_snapshots(bases: Iterable[BaseImage], facts: Facts) -> Iterable[tuple
 
 def _midnight(moment: datetime) -> datetime:
     return moment.astimezone(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0)
-
-
-def _text(moment: datetime) -> str:
-    return f"{moment.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"

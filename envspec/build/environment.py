@@ -28,7 +28,8 @@ from typing import Final
 from envspec import documents
 from envspec.build.types import BuildEnvironment, BuildRequest, WrongWheel
 from envspec.conformance.hardware import memory_bytes
-from envspec.context import Reporter, Step, counted
+from envspec.conformance.text import counted
+from envspec.context import Reporter, Step
 from envspec.image.gpu_code import FatbinScan, union
 from envspec.io.process import run
 from envspec.models import Package, Resolution

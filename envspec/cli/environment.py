@@ -68,7 +68,7 @@ def install(
     envspec install pytorch-2.9 --prefix .venv --offline    from the cache
     envspec install pytorch-2.9 --prefix .venv --python /usr/bin/python3.12
     """
-    from envspec.context import counted
+    from envspec.conformance.text import counted
     from envspec.lockfile.folder import find_lock, read_with_digest
     from envspec.operations.environment import InstallOutcome, install, install_request, plan_install
     from envspec.report.format import size
@@ -148,7 +148,7 @@ def _lines(result: VerifyResult) -> Iterator[str]:
 
 
 def _counted(counts: VerifyCounts) -> str:
-    from envspec.context import counted
+    from envspec.conformance.text import counted
 
     held = []
     if counts.packages:
@@ -183,7 +183,7 @@ def _counted(counts: VerifyCounts) -> str:
 
 
 def _drifted(result: VerifyResult, environment: Path, folder: Path, locked: Lock, platform: Platform) -> Drifted:
-    from envspec.context import counted
+    from envspec.conformance.text import counted
     from envspec.verifier.types import PYTHON
 
     ways = counted(len(result.findings), "difference")

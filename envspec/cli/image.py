@@ -253,7 +253,7 @@ def _ids(
 
 def _plan(request: ImageRequest, chosen: Mapping[str, Any], secrets: Sequence[str]) -> Result:
     """What `image build` would do: `--dry-run`."""
-    from envspec.context import counted
+    from envspec.conformance.text import counted
     from envspec.operations.image_cache import default_tag
     from envspec.report.format import size
 

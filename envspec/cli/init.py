@@ -103,7 +103,7 @@ def command(sources: tuple[Path, ...], prefixes: tuple[Path, ...], path: Path | 
 
     Exit code: 0 if the spec has all packages, indexes and settings of the sources, 10 if it lacks some.
     """
-    from envspec.context import counted
+    from envspec.conformance.text import counted
     from envspec.importers.types import Choices
     from envspec.models import Platform
     from envspec.operations.init import InitRequest, write_spec

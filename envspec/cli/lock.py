@@ -417,7 +417,7 @@ def _written(request: LockRequest, changed: Sequence[Path], chosen: Mapping[str,
 
 def _preview(request: LockRequest, made: Compiled) -> Done:
     """What a lock would change."""
-    from envspec.context import counted
+    from envspec.conformance.text import counted
     from envspec.operations.lock.stages import preview
     from envspec.report import LOCK_DIFF
 

@@ -30,7 +30,8 @@ from envspec.conformance.processes import (
     signal_name,
 )
 from envspec.conformance.request import SuiteRequest
-from envspec.conformance.results import Cause, NotRun, Peak, error_chain, first_of
+from envspec.conformance.results import Cause, NotRun, Peak, error_chain
+from envspec.conformance.text import first_of
 
 #: Exit statuses; neither of the last two is one of Python's own (1, 2).
 DONE, NOT_RUN, RAISED = 0, 75, 70

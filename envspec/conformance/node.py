@@ -18,7 +18,8 @@ from envspec.conformance.checks import health
 from envspec.conformance.events import CheckContext, ProcessEvents
 from envspec.conformance.receipt import NOT_KNOWN, PASSED
 from envspec.conformance.request import SuiteRequest
-from envspec.conformance.results import Cause, dumps, first_of, named_texts
+from envspec.conformance.results import Cause, dumps
+from envspec.conformance.text import first_of, named_texts
 from envspec.verifier.regular import read_regular
 
 #: Exit statuses, those of Nagios plugins: healthy; odd; take it out of use; not known.

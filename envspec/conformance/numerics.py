@@ -25,7 +25,8 @@ from envspec.conformance import cputime
 from envspec.conformance.bounds import SIZES, limit
 from envspec.conformance.events import CheckContext
 from envspec.conformance.libraries import CUBLAS, CUDNN
-from envspec.conformance.results import error_chain, error_texts, lines_of
+from envspec.conformance.results import error_chain, error_texts
+from envspec.conformance.text import lines_of
 
 
 def deterministic(torch: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar
@@ -73,29 +73,6 @@ def error_chain(error: BaseException) -> Iterator[BaseException]:
 def error_texts(error: BaseException) -> list[str]:
     """An error and its causes, each with its type."""
     return [f"{type(each).__name__}: {each}" for each in error_chain(error)]
-
-
-def lines_of(text: str) -> list[str]:
-    """The lines of a text that are not blank, without the white space around them."""
-    return [line.strip() for line in text.splitlines() if line.strip()]
-
-
-def first_of(texts: Sequence[str], most: int) -> list[str]:
-    """At most `most` texts, and how many more there are."""
-    shown = list(texts[:most])
-    if len(texts) > most:
-        shown.append(f"and {len(texts) - most} more")
-    return shown
-
-
-def named_texts(texts: Mapping[str, str]) -> str:
-    """`name: text; name: text`."""
-    return "; ".join(f"{name}: {text}" for name, text in texts.items())
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 rank`, `2 ranks`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 class Validated:

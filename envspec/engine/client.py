@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from envspec.engine import errors
 from envspec.engine.errors import AddressSource, EngineAddress, EngineError, NoEngine
+from envspec.escaping import excerpt
 from envspec.models import Platform
-from envspec.registry.errors import shortened
 from envspec.registry.reference import Reference, parse
 
 if TYPE_CHECKING:
@@ -335,6 +335,6 @@ def _pull(engine: Engine, reference: Reference, on_progress: Callable[[int, int]
 
 def _not_pulled(reference: Reference, message: str) -> EngineError:
     return EngineError(
-        f"{reference} can't be pulled: {shortened(' '.join(message.split()), 500)}",
+        f"{reference} can't be pulled: {excerpt(' '.join(message.split()), 500)}",
         hint="check the name, and log in to its registry if it requires that",
     )

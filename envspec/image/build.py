@@ -30,7 +30,6 @@ from envspec.image.config import (
     environment,
     image_config,
     image_of,
-    rfc3339,
 )
 from envspec.image.layers.ownership import OwnedPathCache, entry_owners
 from envspec.image.layers.partition import partition
@@ -47,6 +46,7 @@ from envspec.io.cache import as_cache_error
 from envspec.io.tasks import gather_or_cancel
 from envspec.models import DIRECT_URL, Lock, Package, Platform, Resolution, SystemLayer, WheelContent
 from envspec.registry.types import digest_of
+from envspec.spec.dates import utc_text
 
 #: moby's maxLayerDepth is 125; some are left for images built on this one.
 MAX_LAYERS: Final = 120
@@ -298,8 +298,8 @@ class ImageBuilder:
         created = created_of(base.config)
         if created and lock.image.snapshot and created > lock.image.snapshot:
             context.reporter.warning(
-                f"{platform.value}: {base.name} was created at {rfc3339(created)}, and apt installs as of "
-                f"{rfc3339(lock.image.snapshot)}: if packages do not fit the base, set a later [system] snapshot"
+                f"{platform.value}: {base.name} was created at {utc_text(created)}, and apt installs as of "
+                f"{utc_text(lock.image.snapshot)}: if packages do not fit the base, set a later [system] snapshot"
             )
         locked = _locked_system(lock, platform, base.manifest)
         name = base.name.rpartition(":")[0] if ":" in base.name.rpartition("/")[2] else base.name

@@ -15,10 +15,11 @@ from datetime import datetime, timezone
 from typing import Any, Final
 
 from envspec.errors import NetworkError
+from envspec.escaping import excerpt
 from envspec.image.layers.types import PREFIX, Image, Layer
 from envspec.models import Lock, Platform
-from envspec.registry.errors import shortened
 from envspec.registry.types import OCI_INDEX, OCI_MANIFEST, OCI_PLATFORMS, Descriptor, digest_of
+from envspec.spec.dates import utc_text
 
 #: Labels and annotations: the lock's name, and its identity.
 LABEL_NAME: Final = "envspec.name"
@@ -89,7 +90,7 @@ def image_config(
     """
     _check_base(base, platform)
     base_run = base.config.get("config") or {}
-    created = rfc3339(lock.as_of)
+    created = utc_text(lock.as_of)
     os, architecture = OCI_PLATFORMS[platform]
     # Without the base's description of itself.
     labels = {key: value for key, value in (base_run.get("Labels") or {}).items() if not key.startswith(_OCI)}
@@ -112,7 +113,7 @@ def image_config(
 
 def annotations_of(lock: Lock, identity: str, base: Base | None) -> dict[str, str]:
     """Annotations of manifest and index."""
-    return {f"{_OCI}created": rfc3339(lock.as_of)} | _labels(lock, identity, base)
+    return {f"{_OCI}created": utc_text(lock.as_of)} | _labels(lock, identity, base)
 
 
 def _labels(lock: Lock, identity: str, base: Base | None) -> dict[str, str]:
@@ -138,11 +139,6 @@ def created_of(config: Mapping[str, Any]) -> datetime | None:
         return time.astimezone(timezone.utc)
     except (ValueError, OverflowError):
         return None
-
-
-def rfc3339(time: datetime) -> str:
-    """RFC 3339, in UTC and whole seconds."""
-    return f"{time.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def environment(lock: Lock, base_env: Mapping[str, str], run: RunConfig) -> dict[str, str]:
@@ -223,7 +219,7 @@ def _check_base(base: Base, platform: Platform) -> None:
     own = (base.config.get("os"), base.config.get("architecture"))
     if own != OCI_PLATFORMS[platform]:
         raise BadBase(
-            f"{base.name}@{base.digest} is for {shortened('/'.join(map(str, own)))}, "
+            f"{base.name}@{base.digest} is for {excerpt('/'.join(map(str, own)))}, "
             f"not for {'/'.join(OCI_PLATFORMS[platform])}",
             hint="pin a base of that platform, or an index that includes it",
         )

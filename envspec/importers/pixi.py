@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from envspec.documents import table_of
+from envspec.escaping import cut
 from envspec.facts import load_facts
 from envspec.facts.tables import minor, numeric
 from envspec.importers.conda_specs import (
@@ -36,7 +37,7 @@ from envspec.importers.types import Clue, Import, Outcome, Source, Unreadable
 from envspec.importers.variables import READ, read_variable
 from envspec.names import normalised
 from envspec.spec.dates import read_as_of
-from envspec.spec.errors import BadValue, KeyPath, cut
+from envspec.spec.errors import BadValue, KeyPath
 
 _WORKSPACES: Final = ("workspace", "project")
 _DEPENDENCIES: Final = ("dependencies", "host-dependencies", "build-dependencies")

@@ -32,12 +32,12 @@ from envspec.importers.types import (
     Source,
     SpecDecision,
 )
-from envspec.lockfile.toml_writer import Value, bare_key, string, time_text
+from envspec.lockfile.toml_writer import Value, bare_key, string
 from envspec.models import Platform
 from envspec.names import normalised
 from envspec.origins import INDEX_FAMILY
 from envspec.spec.conda import read_match_spec, read_preferred_record
-from envspec.spec.dates import Age, read_as_of
+from envspec.spec.dates import Age, read_as_of, time_text
 from envspec.spec.errors import BadValue
 from envspec.spec.pip_lines import index_name
 from envspec.spec.requirements import Requirement, local_address, read_constraint, read_preference, read_requirement

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from envspec import documents
 from envspec.credentials import shown
 from envspec.errors import UsageError
+from envspec.escaping import cut
 from envspec.models import Platform
 from envspec.spec.dates import Age
 from envspec.verifier.regular import read_regular
@@ -350,9 +351,8 @@ class Import:
 
     def add(self, source: Source, text: str, outcome: Outcome, reason: str = "") -> None:
         """An entry of the ledger. text: the line. Credentials in it and in the reason are left out."""
-        line = shown(" ".join(text.split()))
-        cut = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
-        self.ledger.append(LedgerEntry(source, cut, outcome, shown(reason)))
+        line = cut(shown(" ".join(text.split())), _LONGEST)
+        self.ledger.append(LedgerEntry(source, line, outcome, shown(reason)))
 
 
 def _top(folder: Path) -> Path:

@@ -16,10 +16,9 @@ from envspec.importers.python_locks import PYTHONS, holds
 from envspec.importers.toml_lines import items_of, several_of, text_of, texts_of
 from envspec.importers.types import Clue, Outcome, Source
 from envspec.importers.unsupported import note_unsupported
-from envspec.lockfile.toml_writer import time_text
 from envspec.models import Platform
 from envspec.names import normalised
-from envspec.spec.dates import Age, read_as_of
+from envspec.spec.dates import Age, read_as_of, time_text
 from envspec.spec.errors import KeyPath
 
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import yaml
 
+from envspec.escaping import cut
 from envspec.importers.types import Import, Unreadable
-from envspec.spec.errors import cut
 
 #: Lists and mappings within each other.
 MAX_DEPTH: Final = 32

@@ -28,9 +28,10 @@ from envspec.lockfile.diff_packages import (
 from envspec.lockfile.document import load
 from envspec.lockfile.folder import find_lock, read_lock
 from envspec.lockfile.header import LOCK_FILE
-from envspec.lockfile.toml_writer import string, time_text
+from envspec.lockfile.toml_writer import string
 from envspec.models import BaseImage, CondaPackage, Driver, ImageSettings, Lock, Package, Platform, Resolution
 from envspec.reasons import words
+from envspec.spec.dates import time_text
 from envspec.spec.owner import LOCKS
 
 

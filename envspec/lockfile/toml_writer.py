@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Final, TypeAlias
+
+from envspec.spec.dates import time_text
 
 Value: TypeAlias = "str | bool | int | datetime | Sequence[Value] | Mapping[str, Value] | None"
 
@@ -18,18 +20,6 @@ _ESCAPED: Final = re.compile('["\\\\\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e
 def string(text: str) -> str:
     """A basic string on one line."""
     return '"' + _ESCAPED.sub(lambda found: _SHORT.get(found[0], f"\\u{ord(found[0]):04X}"), text) + '"'
-
-
-def time_text(value: datetime) -> str:
-    """RFC 3339 in UTC, with a fraction of a second only where there is one.
-
-    Raises:
-        ValueError: `value` has no time zone, so it is no point in time.
-    """
-    if value.tzinfo is None:
-        raise ValueError(f"it has no time zone: {value.isoformat()}")
-    utc = value.astimezone(timezone.utc).replace(tzinfo=None)
-    return utc.isoformat() + "Z"
 
 
 def pairs(values: Mapping[str, Value]) -> str:

@@ -13,7 +13,8 @@ from typing import Final
 
 from packaging.specifiers import SpecifierSet
 
-from envspec.context import SILENT, Context, counted
+from envspec.conformance.text import counted
+from envspec.context import SILENT, Context
 from envspec.diagnostics.audit import examine, worst_first
 from envspec.diagnostics.audit.cuda import labels
 from envspec.diagnostics.audit.index import (

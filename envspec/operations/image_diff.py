@@ -10,6 +10,7 @@ from typing import Any
 
 from envspec.context import Context, Step
 from envspec.errors import StaleLock, UsageError
+from envspec.escaping import excerpt
 from envspec.image.diff import ComparedImage, ImageDiff, compared_image, diff_images
 from envspec.image.options import ImageOptions, ImageStage
 from envspec.io.files import read_untrusted
@@ -19,7 +20,6 @@ from envspec.models import Lock, Platform
 from envspec.operations.image import ImageSession, with_built, with_mirrors_of
 from envspec.operations.session import Session
 from envspec.registry.client import CONFIG_BYTES
-from envspec.registry.errors import shortened
 from envspec.registry.reference import is_digest, parse
 from envspec.registry.types import OCI_PLATFORMS, ManifestKind
 
@@ -128,7 +128,7 @@ def _child(name: str, index: Mapping[str, Any], platform: Platform) -> str:
 
 def _path(digest: str) -> str:
     if not is_digest(digest):
-        raise ValueError(f"{shortened(digest)!r} is not a digest")
+        raise ValueError(f"{excerpt(digest)!r} is not a digest")
     return f"blobs/{digest.replace(':', '/', 1)}"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from posixpath import commonpath, dirname
 
 from envspec.base_image.cuda import is_of_two_cudas, read_pins
-from envspec.context import counted
+from envspec.conformance.text import counted
 from envspec.facts import Facts
 from envspec.io.archives import FileConflict
 from envspec.io.store import Store

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Final
 
 from envspec.conformance.results import Kind, Peak
-from envspec.context import counted
+from envspec.conformance.text import counted
 from envspec.receipts.model import Receipt
 
 #: How far a rate may fall at least before a run is worse than a recorded one, by device. CPU: a virtual machine's cores

@@ -20,9 +20,10 @@ from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from envspec.documents import table_of
+from envspec.escaping import excerpt
 from envspec.io.http_types import Credential, Response
 from envspec.io.process import Finished, run
-from envspec.registry.errors import RegistryError, access_refused, error_text, rate_limited, shortened
+from envspec.registry.errors import RegistryError, access_refused, error_text, rate_limited
 from envspec.registry.reference import DOCKER_HUB, Action, Endpoint, prefixes_of
 from envspec.verifier.regular import read_regular
 
@@ -338,7 +339,7 @@ def _realm(realm: str, endpoint: Endpoint) -> str:
         if parts.scheme == "http":
             plain = "is plain http"
         raise RegistryError(
-            f"{endpoint.registry}: its token server {shortened(parts.hostname)} {plain}, and no login is sent there",
+            f"{endpoint.registry}: its token server {excerpt(parts.hostname)} {plain}, and no login is sent there",
             hint="contact the registry's operator: `realm` must be https, and a server that others reach too",
         )
     return realm

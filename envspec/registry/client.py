@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from envspec.context import comma_separated
 from envspec.credentials import shown
 from envspec.errors import NetworkError, UsageError
+from envspec.escaping import excerpt
 from envspec.io.http import RetryableError, read_whole
 from envspec.io.http_types import Response, Retry, retry_after_s
 from envspec.models import PinnedDigest, Platform
 from envspec.origins import same_origin
 from envspec.registry.auth import Authorization, Challenges, Keychain, Login, RepositoryAccess, authorize, challenges
-from envspec.registry.errors import ImageNotFound, RegistryError, WrongDigest, refusal, shortened
+from envspec.registry.errors import ImageNotFound, RegistryError, WrongDigest, refusal
 from envspec.registry.reference import Endpoint, Reference, endpoint_of
 from envspec.registry.types import (
     ACCEPT,
@@ -222,7 +223,7 @@ class Registry:
                 self._logins[key] = await self.keychain.login(*key)
             authorization = await authorize(offered, access, self._logins[key], self.http.request)
             if authorization is None:
-                schemes = shortened(", ".join(offered)) or "nothing"
+                schemes = excerpt(", ".join(offered)) or "nothing"
                 raise RegistryError(
                     f"{endpoint.registry}: HTTP 401, and it offers {schemes} for logins; "
                     "envspec supports Bearer and Basic",
@@ -240,7 +241,7 @@ def _check_digest(where: str, computed: str, requested: str | None, response: Re
         raise WrongDigest(f"{where}: the received bytes have the digest {computed}", hint=hint)
     named = response.headers.get("Docker-Content-Digest", "").strip()
     if named and named.partition(":")[0] == computed.partition(":")[0] and named != computed:
-        raise WrongDigest(f"{where}: the registry names {shortened(named)}, but the bytes have {computed}", hint=hint)
+        raise WrongDigest(f"{where}: the registry names {excerpt(named)}, but the bytes have {computed}", hint=hint)
 
 
 #: "Not implemented" and "HTTP version not supported" are permanent.

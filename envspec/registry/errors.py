@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from envspec.credentials import shown
 from envspec.errors import NetworkError
-from envspec.escaping import blanked
+from envspec.escaping import excerpt
 from envspec.io.http_types import Response
 from envspec.origins import same_origin
 from envspec.registry.reference import DOCKER_HUB, Action, Endpoint
@@ -135,15 +135,7 @@ def error_text(body: bytes) -> str:
         text = f"{first.get('code', '')}: {first.get('message', '')}".strip(": ")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return ""
-    return shortened(text)
-
-
-def shortened(text: object, most: int = 200) -> str:
-    """A registry's text for a message: at most one line, without control characters."""
-    whole = str(text)
-    if len(whole) > most:
-        whole = f"{whole[:most]}…"
-    return blanked(whole)
+    return excerpt(text)
 
 
 def _quoted(text: str) -> str:

@@ -18,11 +18,12 @@ from urllib.parse import quote, urldefrag, urljoin, urlsplit
 
 from envspec.credentials import shown
 from envspec.errors import EnvspecError, NetworkError
+from envspec.escaping import excerpt
 from envspec.io.http import RetryableError
 from envspec.io.http_types import Response, Retry
 from envspec.registry.auth import RepositoryAccess
 from envspec.registry.client import Registry, is_transient_status, with_retries
-from envspec.registry.errors import AccessRefused, RegistryError, WrongDigest, error_text, shortened
+from envspec.registry.errors import AccessRefused, RegistryError, WrongDigest, error_text
 from envspec.registry.reference import Action, Reference, endpoint_of
 from envspec.registry.types import ACCEPT, Blob, Descriptor, digest_of
 
@@ -135,7 +136,7 @@ async def push_manifest(registry: Registry, reference: Reference, body: bytes, m
     # A digest by another algorithm can't be compared.
     if stored != digest and (stored == "nothing" or stored.partition(":")[0] == digest.partition(":")[0]):
         raise WrongDigest(
-            f"{reference}: pushed as {digest}, but the registry has {shortened(stored)} there",
+            f"{reference}: pushed as {digest}, but the registry has {excerpt(stored)} there",
             hint="push again; if it persists, a proxy changes what is sent, or others push the same tag",
         )
     return digest
@@ -467,7 +468,7 @@ class Upload:
         named = response.headers.get("Docker-Content-Digest", "").strip()
         if named and named != self.descriptor.digest:
             raise WrongDigest(
-                f"{self._subject}: the registry stored it as {shortened(named)}",
+                f"{self._subject}: the registry stored it as {excerpt(named)}",
                 hint="push again; if it persists, check the proxy in between and the registry",
             )
 

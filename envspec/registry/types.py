@@ -15,8 +15,8 @@ from typing import Final, NoReturn, Protocol
 
 from envspec.documents import table_of
 from envspec.errors import NetworkError
+from envspec.escaping import excerpt
 from envspec.models import Platform
-from envspec.registry.errors import shortened
 from envspec.registry.reference import is_digest
 
 OCI_INDEX: Final = "application/vnd.oci.image.index.v1+json"
@@ -124,7 +124,7 @@ class Manifest:
     @property
     def platforms_in_words(self) -> str:
         """`platforms`, for messages."""
-        return shortened(", ".join(self.platforms))
+        return excerpt(", ".join(self.platforms))
 
 
 def digest_of(body: bytes, algorithm: str = "sha256") -> str:
@@ -150,7 +150,7 @@ def read_manifest(body: bytes, content_type: str, *, where: str, algorithm: str 
         )
     if kind is None:
         raise BadManifest(
-            f"{where}: {shortened(stated)!r} is not a container image",
+            f"{where}: {excerpt(stated)!r} is not a container image",
             hint="use an image: this may be a chart or another artifact",
         )
     if _KINDS.get(served, kind) is not kind or ("manifests" in document and "layers" in document):
@@ -188,12 +188,12 @@ def read_json(body: bytes, content_type: str, *, where: str) -> Mapping[str, obj
         if b"\\u" in body:
             json.dumps(document, ensure_ascii=False).encode("utf-8")  # lone surrogates are not characters
     except _Ambiguous as error:
-        raise BadManifest(f"{where}: the key {shortened(error)!r} occurs twice", hint="don't use it") from None
+        raise BadManifest(f"{where}: the key {excerpt(error)!r} occurs twice", hint="don't use it") from None
     except (ValueError, RecursionError):
         document = None
     if isinstance(document, dict):
         return document
-    kind = shortened(content_type.partition(";")[0].strip()) or "of an unknown type"
+    kind = excerpt(content_type.partition(";")[0].strip()) or "of an unknown type"
     raise BadManifest(
         f"{where}: the registry's response is {kind}, not a JSON object",
         hint="check for a proxy with a login page in between, or a web server at the registry's address",
@@ -248,7 +248,7 @@ def _descriptor(value: object, invalid: str) -> Descriptor:
     digest, size = entry.get("digest"), entry.get("size")
     if not is_digest(digest) or not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _MAX_BLOB_BYTES:
         raise BadManifest(invalid, hint=_DAMAGED)
-    kind = shortened(entry.get("mediaType", ""))
+    kind = excerpt(entry.get("mediaType", ""))
     return Descriptor(kind, str(digest), size, bool(entry.get("urls")) and kind.startswith(_FOREIGN))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from envspec.context import counted
+from envspec.conformance.text import counted
 from envspec.diagnostics.audit import RULES
 from envspec.diagnostics.audit.types import AuditReport, Finding, Severity
 from envspec.escaping import one_line

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final
 
-from envspec.context import counted
+from envspec.conformance.text import counted
 from envspec.escaping import markdown
 from envspec.receipts.compare import Comparison, Line, Weight, columns, has_shared_fingerprint
 from envspec.receipts.metrics import devices, has_kind

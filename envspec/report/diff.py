@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from envspec.context import comma_separated, counted
-from envspec.escaping import markdown
+from envspec.conformance.text import counted
+from envspec.context import comma_separated
+from envspec.escaping import cut, markdown
 from envspec.image.diff import ImageDiff
 from envspec.image.layers.types import Layer
 from envspec.lockfile.diff import LockDiff
@@ -20,7 +21,6 @@ from envspec.report.format import (
     markdown_page,
     row,
     short_hashes,
-    shortened,
     size,
     text,
     wrapped,
@@ -200,7 +200,7 @@ def _rows(mark: str, layers: Sequence[Layer]) -> list[Row]:
 def _description(layer: Layer) -> str:
     words = layer.created_by.removeprefix("envspec: ") or layer.blob.digest
     line = " ".join(words.split())
-    return shortened(line, _SHOWN)
+    return cut(line, _SHOWN)
 
 
 def _objects(layers: Sequence[Layer]) -> list[dict[str, object]]:

@@ -9,7 +9,8 @@ from typing import Final
 
 from envspec.base_image.cpu_builds import NO_CUDA_KNOWN, cuda_instead
 from envspec.base_image.cuda import SharedLibrary
-from envspec.context import comma_separated, counted
+from envspec.conformance.text import counted
+from envspec.context import comma_separated
 from envspec.diagnostics.explain import (
     CondaVariant,
     Download,
@@ -38,9 +39,9 @@ from envspec.report.format import (
     short_hashes,
     size,
     text,
-    utc,
     wrapped,
 )
+from envspec.spec.dates import utc_text
 
 
 def as_text(explanation: Explanation | PackageExplanation, width: int) -> str:
@@ -48,7 +49,7 @@ def as_text(explanation: Explanation | PackageExplanation, width: int) -> str:
         return text((), _package(explanation), width)
     gpus = optional(", for {}", ", ".join(explanation.gpus))
     facts = optional(", by envspec's data {}", explanation.facts)
-    title = f"{explanation.name}: nothing newer than {utc(explanation.as_of)}{facts}{gpus}"
+    title = f"{explanation.name}: nothing newer than {utc_text(explanation.as_of)}{facts}{gpus}"
     return text(wrapped(title, width), _lock(explanation), width)
 
 
@@ -61,9 +62,9 @@ def _lock(found: Explanation) -> Iterator[Table]:
     packages = "packages" if found.channels else "wheels"
     own_as_of = []
     for name, as_of in found.package_as_of:
-        own_as_of.append(row(name, utc(as_of)))
+        own_as_of.append(row(name, utc_text(as_of)))
     for name, as_of in found.conda_as_of:
-        own_as_of.append(row(f"{name} (conda)", utc(as_of)))
+        own_as_of.append(row(f"{name} (conda)", utc_text(as_of)))
     yield listing("conda channels", _channels(found))
     yield listing("packages with their own as_of", own_as_of)
     yield listing("decisions", _decisions(found.decisions))
@@ -163,7 +164,7 @@ def _settings(settings: ImageSettings) -> Iterator[Row]:
     if settings.apt:
         archive = "system packages"
         if settings.snapshot:
-            archive += f" of {utc(settings.snapshot)}"
+            archive += f" of {utc_text(settings.snapshot)}"
         yield row(archive, notes=[" ".join(settings.apt), *map(_undated, settings.undated)])
 
 
@@ -278,7 +279,7 @@ def _newest(variant: Variant | CondaVariant) -> Table:
     """The newest version that was considered: the locked one, or why it was rejected."""
     where = "on its index"
     if variant.as_of:
-        where = f"up to {utc(variant.as_of)}"
+        where = f"up to {utc_text(variant.as_of)}"
     if variant.rejected:
         rejected = row(variant.rejected.version, notes=[words(variant.rejected.why)])
         return listing(f"newest version {where}, rejected", [rejected])
@@ -314,7 +315,7 @@ def _files(variant: Variant) -> Iterator[Row]:
         if item.file.index != DEFAULT_INDEX:
             details.append(f"from {item.file.index}")
         if item.uploaded:
-            details.append(f"uploaded {utc(item.uploaded)}")
+            details.append(f"uploaded {utc_text(item.uploaded)}")
         if item.unbuilt:
             details.append(f"not built: {item.unbuilt.described}")
         yield _file(item.platform, item.file.filename, details, item.file.sha256, item.file.url or "")
@@ -327,7 +328,7 @@ def _conda_files(variant: CondaVariant) -> Iterator[Row]:
     for item in variant.files:
         details = [f"build {item.build}", _size(item.size_bytes)]
         if item.built:
-            details.append(f"built {utc(item.built)}")
+            details.append(f"built {utc_text(item.built)}")
         yield _file(item.platform, item.filename, details, item.sha256, item.url)
 
 

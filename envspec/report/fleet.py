@@ -10,8 +10,8 @@ from dataclasses import replace
 from statistics import median
 from typing import Final
 
-from envspec.context import counted
-from envspec.escaping import markdown, one_line
+from envspec.conformance.text import counted
+from envspec.escaping import cut, markdown, one_line
 from envspec.receipts.compare import ComparisonColumn, columns
 from envspec.receipts.fleet import Fleet, NodeDifference, NodeReport, NodeVerdict, OddNumber, hostlist
 from envspec.receipts.metrics import devices, kind
@@ -32,7 +32,6 @@ from envspec.report.format import (
     percent,
     row,
     short_hashes,
-    shortened,
     text,
     with_heads,
 )
@@ -176,7 +175,7 @@ def drain_commands(fleet: Fleet) -> list[str]:
 
 
 def _short(reason: str) -> str:
-    return shortened(one_line(reason), _REASON)
+    return cut(one_line(reason), _REASON)
 
 
 def _watched(fleet: Fleet) -> Table:

@@ -11,13 +11,14 @@ import json
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 from enum import Enum
 from itertools import compress
 from typing import Any, Final, NamedTuple
 
 from envspec.escaping import html, markdown, markdown_code, one_line, visible
 from envspec.reasons import Reason
+from envspec.spec.dates import utc_text
 
 _INDENT: Final = "  "
 _BELOW: Final = " " * 6
@@ -191,11 +192,6 @@ def first_rows(table: Table, most: int, where: str) -> Table:
 def not_empty(tables: Iterable[Table]) -> list[Table]:
     """The tables that have rows or a plot."""
     return [table for table in tables if table.rows or table.plot]
-
-
-def shortened(line: str, most: int) -> str:
-    """The line's first characters, at most so many, and an ellipsis if there are more."""
-    return line if len(line) <= most else f"{line[:most]}…"
 
 
 def optional(template: str, value: object) -> str:
@@ -417,7 +413,7 @@ def _json_value(value: object) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, datetime):
-        return utc(value)
+        return utc_text(value)
     raise TypeError(f"no JSON for {type(value).__name__}")
 
 
@@ -466,7 +462,3 @@ def share(part: float) -> str:
 def short_hashes(line: str) -> str:
     """`line` with each SHA-256 shortened to its first 12 digits."""
     return _SHA256.sub(lambda found: found[0][:12], line)
-
-
-def utc(time: datetime) -> str:
-    return time.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

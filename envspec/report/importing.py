@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from envspec.context import counted
+from envspec.conformance.text import counted
+from envspec.escaping import cut
 from envspec.importers.types import Outcome
-from envspec.report.format import Row, Table, document, first_rows, listing, row, shortened, text
+from envspec.report.format import Row, Table, document, first_rows, listing, row, text
 
 if TYPE_CHECKING:
     from envspec.importers.result import Imported, Moved
@@ -141,7 +142,7 @@ def _outside(found: Imported) -> Iterator[Row]:
         if each.outcome is Outcome.OUTSIDE:
             reasons.setdefault(each.reason, []).append(each)
     for reason, entries in reasons.items():
-        line = shortened(_line(entries[0]), _LONGEST)
+        line = cut(_line(entries[0]), _LONGEST)
         if len(entries) > 1:
             line += f" (and {counted(len(entries) - 1, 'more line')})"
         yield row(line, notes=[reason])

@@ -15,6 +15,7 @@ from envspec.receipts.model import Baseline, BaselineRow, Receipt, Verdict
 from envspec.report.findings import bound, outcome
 from envspec.report.format import amount, optional
 from envspec.report.receipt import names_and_values, reason
+from envspec.spec.dates import utc_text
 
 _REQUIRED = "required and not run"
 
@@ -27,7 +28,7 @@ def as_junit(receipt: Receipt) -> str:
         root,
         "testsuite",
         name=f"envspec conformance: {receipt.subject}",
-        timestamp=receipt.made_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        timestamp=utc_text(receipt.made_at),
         hostname=devices(receipt),
         tests=str(len(found_cases)),
         errors=_count(found_cases, "error"),

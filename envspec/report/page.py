@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from envspec.conformance.results import CheckOutcome
-from envspec.context import counted
+from envspec.conformance.text import counted
 from envspec.escaping import visible
 from envspec.receipts.compare import ComparisonColumn
 from envspec.receipts.metrics import Better

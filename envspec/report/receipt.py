@@ -9,8 +9,8 @@ from typing import Final
 
 from envspec.conformance.receipt import TRAINING
 from envspec.conformance.results import CheckOutcome, Status
-from envspec.context import counted
-from envspec.escaping import markdown
+from envspec.conformance.text import counted
+from envspec.escaping import cut, markdown
 from envspec.receipts.compare import columns
 from envspec.receipts.metrics import devices
 from envspec.receipts.model import Baseline, BaselineRow, Counts, Receipt, Verdict, dump
@@ -30,7 +30,6 @@ from envspec.report.format import (
     properties,
     row,
     share,
-    shortened,
     sign_of,
     size,
     text,
@@ -81,7 +80,7 @@ def _why_not(receipt: Receipt) -> str:
     why = others = ""
     failed = receipt.checks_of(Status.FAILED)
     if len(failed) == 1:
-        why = shortened(" ".join(reason(failed[0]).split()), _SENTENCE)
+        why = cut(" ".join(reason(failed[0]).split()), _SENTENCE)
     if len(receipt.reasons) > 1:
         others = f", and {counted(len(receipt.reasons) - 1, 'more reason')}"
     return f"No: {receipt.reasons[0]}{optional(' ({})', why)}{others}."

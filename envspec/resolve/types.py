@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -34,10 +34,6 @@ class Cutoffs:
     as_of: datetime
     names: Mapping[str, datetime]
     others: datetime | None = None
-
-
-def utc_text(time: datetime) -> str:
-    return f"{time.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def required_by(askers: Iterable[Dependent]) -> list[str]:

@@ -58,6 +58,23 @@ def read_as_of(value: object) -> datetime | Age:
     return read_time(value)
 
 
+def time_text(value: datetime) -> str:
+    """RFC 3339 in UTC, with a fraction of a second only where there is one.
+
+    Raises:
+        ValueError: `value` has no time zone, so it is no point in time.
+    """
+    if value.tzinfo is None:
+        raise ValueError(f"it has no time zone: {value.isoformat()}")
+    utc = value.astimezone(timezone.utc).replace(tzinfo=None)
+    return utc.isoformat() + "Z"
+
+
+def utc_text(time: datetime) -> str:
+    """RFC 3339 in UTC, in whole seconds."""
+    return time_text(time.replace(microsecond=0))
+
+
 def as_of_in(document: Mapping[str, Any]) -> datetime | Age | None:
     """`[env] as_of` of a parsed spec that need not be valid; raises as `read_time`."""
     value = document["env"].get("as_of")

@@ -11,17 +11,13 @@ from typing import ClassVar, NamedTuple
 from envspec import credentials
 from envspec.credentials import VARIABLE, channel_without_credentials, is_misread, without_credentials
 from envspec.errors import EnvspecError
+from envspec.escaping import cut
 
 
 def quoted(text: str, limit: int = 80) -> str:
     """`text` in quotes, on one line, cut to `limit`, without credentials and characters that steer a terminal."""
     escaped = cut(credentials.shown(text), limit).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{"".join(map(_visible, escaped))}"'
-
-
-def cut(text: str, limit: int) -> str:
-    """`text`, or its beginning and an ellipsis, with `limit` characters."""
-    return text if len(text) <= limit else f"{text[: limit - 1]}\u2026"
 
 
 def _visible(character: str) -> str:

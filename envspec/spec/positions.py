@@ -13,11 +13,11 @@ import re
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 
 from envspec import documents
 from envspec.names import normalised
-from envspec.spec.dates import Age
+from envspec.spec.dates import Age, time_text
 from envspec.spec.errors import KeyPath
 
 _BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
@@ -227,7 +227,7 @@ def set_package_as_of(text: str, times: Mapping[str, datetime], root: tuple[str,
 def _written(value: datetime | Age) -> str:
     if isinstance(value, Age):
         return f'"{value}"'
-    return value.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+    return time_text(value)
 
 
 def set_value(text: str, path: tuple[str, ...], value: str) -> str:

@@ -20,7 +20,8 @@ from envspec.conformance.bounds import SIZES, limit
 from envspec.conformance.events import CheckContext
 from envspec.conformance.numerics import spread, wait
 from envspec.conformance.nvml import Sensors
-from envspec.conformance.results import Level, error_chain, lines_of
+from envspec.conformance.results import Level, error_chain
+from envspec.conformance.text import lines_of
 
 _SHM = "/dev/shm"  # noqa: S108 (only its size is read)
 _SHM_HINT = "give the container more shared memory: --shm-size=1g or larger, or --ipc=host"

@@ -13,7 +13,8 @@ from envspec.conformance.events import CheckContext
 from envspec.conformance.libraries import LIBRARIES
 from envspec.conformance.numerics import distinct_words
 from envspec.conformance.requirements import numbers
-from envspec.conformance.results import Driver, NotRun, named_texts
+from envspec.conformance.results import Driver, NotRun
+from envspec.conformance.text import named_texts
 
 _INSTALLED = "the installed torch"
 _RESET = "see `nvidia-smi -q` and Xid messages in the system log; take the machine out of use and reset the GPU"

@@ -9,7 +9,8 @@ from pathlib import Path
 from envspec.conformance.events import CheckContext
 from envspec.conformance.health import FABRIC_STATES, RECOVERY_ACTIONS, Watched, fabric_faults, read, read_watch
 from envspec.conformance.nvml import DriverError, Nvml, open_nvml
-from envspec.conformance.results import Board, NotRun, named_texts
+from envspec.conformance.results import Board, NotRun
+from envspec.conformance.text import named_texts
 
 _RESET = "take the node out of use and reset this GPU (`nvidia-smi --gpu-reset`), or restart the node"
 _REPLACE = "take the node out of use, and have this GPU replaced"

@@ -15,7 +15,7 @@ from typing import Any, Callable
 
 from envspec.conformance.bounds import SIZES
 from envspec.conformance.distributed.training import digest
-from envspec.conformance.results import counted
+from envspec.conformance.text import counted
 
 #: Elements whose right values are computed at the same time, each by some int64: a large buffer is compared in chunks.
 _CHUNK = 2**20

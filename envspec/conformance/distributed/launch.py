@@ -36,7 +36,8 @@ from envspec.conformance.cputime import slowdown
 from envspec.conformance.events import CheckContext, ProcessEvents
 from envspec.conformance.processes import GRACE_S, RUN, die_with_parent, signal_name
 from envspec.conformance.request import Nodes
-from envspec.conformance.results import NotRun, counted, dumps
+from envspec.conformance.results import NotRun, dumps
+from envspec.conformance.text import counted
 
 _FAILURES, _LAUNCH = "failures.json", "launch.json"
 _LOOPBACK = "127.0.0.1"

@@ -29,7 +29,7 @@ from typing import Any
 from envspec.conformance.distributed.launch import Launch, nccl_logs, rank_names
 from envspec.conformance.events import CheckContext
 from envspec.conformance.libraries import LIBRARIES
-from envspec.conformance.results import counted
+from envspec.conformance.text import counted
 
 _NETWORK = re.compile(r"NCCL INFO Using network (.+)")
 _DEVICES = re.compile(r"NCCL INFO NET/(\w+) : Using(.*)")

@@ -8,7 +8,7 @@ from typing import Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from envspec.context import counted
+from envspec.conformance.text import counted
 from envspec.diagnostics.audit.cuda import compiled_extensions
 from envspec.diagnostics.audit.types import Audit, Finding, Required, Rule, Severity
 from envspec.facts.extensions import Label

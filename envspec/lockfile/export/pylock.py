@@ -28,7 +28,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from envspec.context import counted
+from envspec.conformance.text import counted
 from envspec.errors import UsageError
 from envspec.escaping import one_line
 from envspec.lockfile import toml_writer

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, NamedTuple
 
-from envspec.context import counted
+from envspec.conformance.text import counted
 from envspec.credentials import without_credentials
 from envspec.errors import UsageError
 from envspec.escaping import one_line

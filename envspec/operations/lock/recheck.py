@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
-from envspec.context import counted
+from envspec.conformance.text import counted
 from envspec.errors import EnvspecError, StaleLock
 from envspec.facts import Facts, load_facts
 from envspec.lockfile.check import StaleCause, StaleReason

@@ -6,11 +6,11 @@ from datetime import timedelta
 from typing import Final
 
 from envspec.context import Context
-from envspec.lockfile.toml_writer import time_text
 from envspec.models import CondaPackage, Lock, Package, Unbuilt
 from envspec.operations.lock_state import LockRequest, LockState, Upgrade, conda_in, packages_in
 from envspec.reasons import words
 from envspec.resolve.upgrade import moved_names
+from envspec.spec.dates import time_text
 
 #: A date of today has excluded hardly anything yet.
 _RECENT: Final = timedelta(days=1)

@@ -29,6 +29,7 @@ from envspec.operations.lock.previous import check_pins, cutoffs_of, versions_of
 from envspec.operations.lock.resolve import assemble_lock, resolve_spec
 from envspec.operations.lock_state import LockRequest, LockState
 from envspec.spec import load_spec
+from envspec.spec.dates import utc_text
 from envspec.spec.identity import read_document
 
 
@@ -122,7 +123,7 @@ def verify_lock(request: LockRequest, context: Context) -> Verified:
             free, made = made, _unbuilt_as(locked, assemble_lock(resolve_spec(replace(state, old=old))))
             differences = folder_differences(request.directory, lock_files(made), exported)
             kept = tuple(_kept(free, made))
-    moment = f"{as_of.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    moment = utc_text(as_of)
     at = moment if spec.env.is_dated else f"{moment}, as in the lock: the spec has no date"
     return Verified(differences, (*unverified, *kept, *_recorded(made)), at)
 

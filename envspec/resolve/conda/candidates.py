@@ -19,8 +19,9 @@ from envspec.resolve.conda.records import (
     record_name,
     specs_of,
 )
-from envspec.resolve.types import CondaRequest, utc_text
+from envspec.resolve.types import CondaRequest
 from envspec.spec.conda import ARCHSPEC
+from envspec.spec.dates import utc_text
 
 if TYPE_CHECKING:
     from rattler import MatchSpec, PackageRecord, RepoDataRecord, Version

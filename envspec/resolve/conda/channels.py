@@ -32,7 +32,8 @@ from envspec.resolve.conda.channel_client import (
 )
 from envspec.resolve.conda.channel_relay import Relay, needs_relay, run_relay
 from envspec.resolve.conda.records import record_name
-from envspec.resolve.types import Channel, CondaRequest, utc_text
+from envspec.resolve.types import Channel, CondaRequest
+from envspec.spec.dates import utc_text
 
 if TYPE_CHECKING:
     import rattler

@@ -15,7 +15,8 @@ from envspec.resolve.conda.channel_client import without_credentials
 from envspec.resolve.conda.channels import Channels, in_time
 from envspec.resolve.conda.records import build_text, by_name, channel_name, cuda_builds, name_of, record_name, specs_of
 from envspec.resolve.conda.solver import CondaUnsolvable
-from envspec.resolve.types import LOOSEN, CondaRequest, utc_text
+from envspec.resolve.types import LOOSEN, CondaRequest
+from envspec.spec.dates import utc_text
 
 if TYPE_CHECKING:
     from rattler import RepoDataRecord

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envspec.context import Context, Step, counted
+from envspec.conformance.text import counted
+from envspec.context import Context, Step
 from envspec.errors import UsageError
 from envspec.models import CondaChannel, CondaPackage, Platform
 from envspec.resolve.conda.candidates import (

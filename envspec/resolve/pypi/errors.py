@@ -23,16 +23,9 @@ from envspec.resolve.pypi.metadata import allows, missing_extras, parsed
 from envspec.resolve.pypi.refused_lines import RENAME, refused_lines
 from envspec.resolve.pypi.resolver import BoundKind, PassedOver, PypiRequest, Unsolvable
 from envspec.resolve.pypi.wheel_coverage import no_wheel_text
-from envspec.resolve.types import (
-    LOOSEN,
-    CondaProvided,
-    FoundPackage,
-    ProvidedPackage,
-    RefusedLines,
-    required_by,
-    utc_text,
-)
+from envspec.resolve.types import LOOSEN, CondaProvided, FoundPackage, ProvidedPackage, RefusedLines, required_by
 from envspec.spec import Requirement, RequirementKind
+from envspec.spec.dates import utc_text
 from envspec.spec.errors import nearest
 from envspec.spec.sections import Pip
 

@@ -22,7 +22,8 @@ from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import parsed
 from envspec.resolve.pypi.resolver import PypiRequest
 from envspec.resolve.pypi.wheel_coverage import loading_pythons, needs_newer_glibc, no_wheel_text
-from envspec.resolve.types import RefusedLine, utc_text
+from envspec.resolve.types import RefusedLine
+from envspec.spec.dates import utc_text
 
 #: Of a name that no index has.
 RENAME: Final = "correct the name, or name its index in [[pip.index]]"

@@ -16,7 +16,8 @@ from typing import Final
 
 from packaging.version import Version
 
-from envspec.context import Context, Step, counted
+from envspec.conformance.text import counted
+from envspec.context import Context, Step
 from envspec.errors import NoSolution, UsageError
 from envspec.facts.extensions import without_order
 from envspec.io.http import open_http
