@@ -23,7 +23,7 @@ from envspec.cli.options import (
     mount_of,
     variables_of,
 )
-from envspec.cli.output import Result, in_formats
+from envspec.cli.output import Result, in_formats, plain
 from envspec.cli.progress import TerminalReporter
 from envspec.conformance.checks import CHECKS
 from envspec.errors import EnvspecError, UnfitMachine, UsageError
@@ -154,8 +154,9 @@ def command(lock: str | None, report: Path | None, **chosen: Any) -> Result:
 
         if lock:
             raise UsageError("--write-suite writes a file for any stack, and accepts no LOCK", hint="leave LOCK out")
-        output.info(f"wrote {write_suite_file(chosen['write_suite'])}")
-        return Result(lambda _: "")
+        path = write_suite_file(chosen["write_suite"])
+        output.info(f"wrote {path}")
+        return plain(lambda: {"suite": str(path)}, [])
     location, selection = _location(chosen), selection_of(chosen)
     baseline = read(chosen["baseline"]) if chosen["baseline"] else None
     if report is not None:
@@ -267,7 +268,13 @@ def _refuse_containers(chosen: Mapping[str, Any]) -> None:
 
 
 def _hint(found: Receipt, report: Path | None) -> str:
-    """The hint of the first check that failed or is not known, and where to find the rest."""
-    hints = [each.hint for each in found.checks if each.hint and each.status.value != "passed"]
+    """The hint of a check that failed, or that has no result if the verdict is `not known`, and where the rest is."""
+    from envspec.conformance.results import Status
+    from envspec.receipts.model import Verdict
+
+    wanted = {Status.NOT_KNOWN, Status.NOT_RUN}
+    if found.verdict is Verdict.FAILED:
+        wanted = {Status.FAILED}
+    hints = [each.hint for each in found.checks if each.hint and each.status in wanted]
     where = f"the receipt in {report} has all of it" if report else "`--report DIR` writes all of it"
     return "; ".join([*hints[:1], where])

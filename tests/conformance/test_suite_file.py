@@ -72,6 +72,8 @@ def test_it_is_written_by_the_command(tmp_path: Path) -> None:
     ran = user.runs("conformance", "--write-suite", "suite.pyz")
     assert (ran.status, ran.stdout) == (0, ""), ran.stderr
     assert (user.folder / "suite.pyz").read_bytes() == suite_file()
+    ran = user.runs("conformance", "--write-suite", "suite.pyz", "--format", "json")
+    assert (ran.status, json.loads(ran.stdout)) == (0, {"suite": "suite.pyz"})
     assert user.runs("conformance", "lock", "--write-suite", "suite.pyz").status == 2
 
 

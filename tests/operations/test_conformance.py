@@ -15,6 +15,7 @@ from typing import Any, Final
 import pytest
 
 import envspec
+from envspec.cli.conformance import _error
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.request import Nodes
 from envspec.errors import UsageError
@@ -23,6 +24,7 @@ from envspec.report import RECEIPT_FILES
 from tests.conftest import Serve
 from tests.support.builders.environments import BASE, installs, make_lock, pin, write_lock
 from tests.support.builders.projects import File
+from tests.support.builders.receipts import check, made
 from tests.support.builders.wheels import wheel
 from tests.support.machines.suite import PATIENCE_S
 from tests.support.servers.index import IndexServer
@@ -96,6 +98,13 @@ def test_a_lock_without_torch_has_nothing_to_test(user: User, temporary: Path) -
     assert document["local"]["is_locked"] is True
     assert {path.name for path in (user.folder / "receipts").iterdir()} == {*RECEIPT_FILES}
     assert list(temporary.iterdir()) == []
+
+
+def test_the_hint_is_of_a_check_that_failed() -> None:
+    other_box = check("ddp", status="not run", reason="one GPU", hint="use a machine with two GPUs")
+    failed = check("matmul", status="failed", cause="found", reason="off", hint="take the GPU out")
+    assert str(_error(made(other_box, failed), None).hint).startswith("take the GPU out; ")
+    assert _error(made(other_box, {**failed, "hint": ""}), None).hint == "`--report DIR` writes all of it"
 
 
 NOWHERE: Final = {"DOCKER_HOST": "unix:///nowhere"}
