@@ -125,8 +125,8 @@ def test_flash_attn_starts_with_its_cost_and_is_cancelled(tmp_path: Path) -> Non
 
 def build_folder(process: subprocess.Popen[str]) -> Path:
     """The folder that the process has locked; one of the same name may be left from a killed run."""
-    opened = {os.readlink(each) for each in Path(f"/proc/{process.pid}/fd").iterdir()}
-    (found,) = [Path(each) for each in opened if Path(each).name.startswith("envspec-build-")]
+    opened = {each.readlink() for each in Path(f"/proc/{process.pid}/fd").iterdir()}
+    (found,) = [each for each in opened if each.name.startswith("envspec-build-")]
     return found
 
 
