@@ -84,13 +84,14 @@ def tar_of(files: Iterable[tuple[str, bytes | Descriptor]], opened: OpenBlob, mo
         size = _size_of(content)
         info = tarfile.TarInfo(name)
         info.size, info.mode = size, 0o644
-        yield info.tobuf(tarfile.PAX_FORMAT)
+        header = info.tobuf(tarfile.PAX_FORMAT)
+        yield header
         for chunk in _chunks(content, opened):
             moved(len(chunk))
             yield chunk
         padding = -size % _BLOCK
         yield bytes(padding)
-        written += _BLOCK + size + padding
+        written += len(header) + size + padding
     yield bytes(2 * _BLOCK + -(written + 2 * _BLOCK) % _RECORD)
 
 

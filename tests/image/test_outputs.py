@@ -129,3 +129,10 @@ def test_the_same_image_moves_nothing() -> None:
     assert not found.is_changed
     assert (found.moved_bytes, found.chained_bytes) == (0, 0)
     assert IMAGE_DIFF.render("text", found) == f"the same image: {made.id}\n"
+
+
+@pytest.mark.parametrize("size", [8 * 2**30 - 1, 8 * 2**30, 40 * 2**30])
+def test_a_tar_ends_at_a_whole_record_whatever_the_size_of_its_blobs(size: int) -> None:
+    blob = Descriptor("application/x-tar", digest(b""), size)
+    frame = b"".join(outputs.tar_of([("blobs/x", blob)], lambda _: images.MemoryBlob(b""), lambda _: None))
+    assert (len(frame) + size) % 10240 == 0
