@@ -133,7 +133,8 @@ class ImageBuilder:
         self._local = local
         self._builds = builds
         self._owned = OwnedPathCache(context.cache)
-        self._python = PythonLayers(context, local, lambda source: self._cached(source) is not None)
+        self._python = PythonLayers(context, local, self._is_written)
+        self._cancel = threading.Event()
 
     def close(self) -> None:
         self._python.close()
@@ -188,12 +189,16 @@ class ImageBuilder:
             return plan(None)
         # Bytecode follows from the version alone: an interpreter is only needed if a layer with modules is not cached.
         cached = plan(PycCompiler(Path(), python.version))
-        if all(self._cached(source) for source in (*cached.below.sources, *cached.wheels)):
+        if all(map(self._is_written, (*cached.below.sources, *cached.wheels))):
             return cached
         return plan(await self._compiler(resolution))
 
     def _cached(self, source: LayerSource) -> Layer | None:
         return self._store.cached(source.key, self._options.compression)
+
+    def _is_written(self, source: LayerSource) -> bool:
+        """Whether a layer is cached in any form: another one is made of it."""
+        return self._store.cached(source.key, Compression.GZIP) is not None
 
     async def _layers(self, resolution: Resolution, plan: _Plan) -> list[Layer]:
         cached = [self._cached(source) for source in plan.sources]
@@ -202,7 +207,7 @@ class ImageBuilder:
         is_checked = checked.exists()
         if not missing and is_checked:
             return list(filter(None, cached))
-        if not is_checked or any(source in missing for source in plan.below.sources):
+        if not is_checked or not all(map(self._is_written, plan.below.sources)):
             await plan.below.fetch()
         unlisted: list[WheelSource] = []
         if not is_checked:
@@ -232,8 +237,8 @@ class ImageBuilder:
         unlisted_keys = {source.key for source in unlisted}
         sources = [*missing, *(source for source in unlisted if source.key not in keys)]
         wheels = [source for source in sources if isinstance(source, WheelSource)]
+        fetched = {package.wheel.sha256 for package in resolution.packages}
         arrivals = _Arrivals()
-        cancel = threading.Event()
         written: dict[str, Layer] = {}
         done = itertools.count()
 
@@ -251,11 +256,12 @@ class ImageBuilder:
                     self._owned.get(source)
                 observer = LibraryObserver(source.wheels)
             if source.key in keys:
-                written[source.key] = self._store.write(source, self._options.compression, observer, cancel)
+                written[source.key] = self._store.write(source, self._options.compression, observer, self._cancel)
 
         async def write_in_thread(source: LayerSource) -> None:
             if isinstance(source, WheelSource):
-                await arrivals.wait(wheel.sha256 for wheel in source.wheels)
+                # The project's own is there.
+                await arrivals.wait(wheel.sha256 for wheel in source.wheels if wheel.sha256 in fetched)
             await asyncio.get_running_loop().run_in_executor(pool, write, source)
             report()
 
@@ -263,9 +269,10 @@ class ImageBuilder:
         with ThreadPoolExecutor(self._context.jobs, thread_name_prefix="envspec-layer") as pool:
             try:
                 await gather_or_cancel([fetch(), *map(write_in_thread, sources)])
-            finally:
+            except BaseException:
                 # Leaving the pool waits for its threads: each ends at its next entry.
-                cancel.set()
+                self._cancel.set()
+                raise
         return written
 
     async def _fetch(
@@ -327,7 +334,7 @@ class ImageBuilder:
 
     async def _compiler(self, resolution: Resolution) -> PycCompiler:
         python, target = self._python, resolution.target
-        return await find_compiler(
+        found = await find_compiler(
             target.python,
             self._context,
             self._local,
@@ -335,6 +342,7 @@ class ImageBuilder:
             own=python.own_build(target.python, target.platform, resolution.conda),
             other=python.other_build(target.python),
         )
+        return replace(found, cancel=self._cancel)
 
     def _conflict_mark(self, plan: _Plan) -> Path:
         """A file that exists once these packages were checked for conflicts."""

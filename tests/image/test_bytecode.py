@@ -8,14 +8,18 @@ import random
 import stat
 import subprocess
 import sys
+import threading
+import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from envspec.errors import UnfitMachine
+from envspec.image.layers.threads import Cancelled
 from envspec.image.sources.bytecode import CompilerFailed, PycCompiler, SourceModule, compile_modules
 from tests.support.machines import interpreters
+from tests.support.waits import wait_for
 
 _OWN = PycCompiler(Path(sys.executable), ".".join(map(str, sys.version_info[:3])))
 
@@ -163,3 +167,29 @@ def test_ending_early_ends_the_processes() -> None:
     some.close()
     with pytest.raises(StopIteration):
         next(some)
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_ending_early_does_not_wait_for_a_module(is_cancelled: bool, tmp_path: Path) -> None:
+    script, started = tmp_path / "python", tmp_path / "started"
+    script.write_text(f"""#!{sys.executable}
+import os, time
+from pathlib import Path
+answer = b"9.9.9 {sys.implementation.cache_tag}"
+os.write(1, len(answer).to_bytes(4, "little") + answer + bytes(4))
+Path({str(started)!r}).touch()
+time.sleep(60)
+""")
+    script.chmod(stat.S_IRWXU)
+    pyc = PycCompiler(script, _OWN.version)
+    some = compile_modules(pyc, _modules([b"a = 1\n"] * 300))
+    begin = time.monotonic()
+    assert next(some) == b""
+    wait_for(started.exists)
+    if is_cancelled:
+        threading.Timer(0.1, pyc.cancel.set).start()
+        with pytest.raises(Cancelled):
+            next(some)
+    else:
+        some.close()
+    assert time.monotonic() - begin < 20

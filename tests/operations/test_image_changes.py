@@ -286,3 +286,10 @@ def test_diff_asks_no_registry_for_a_lock_with_a_slip_of_the_pen(scene: Scene, m
         assert "name an image in a registry with its tag" in message
     assert "did you mean small-1?" in refused(made.image("diff", "smal-1", "lock-1"), 2)
     assert scene.registry.held.asked == []
+
+
+def test_layers_are_packed_again_without_a_compiler(scene: Scene) -> None:
+    builder = scene.here
+    lock = builder.writes_lock(scene.locked())
+    first = builder.id_of(lock)
+    assert builder.id_of(lock, "--compression", "zstd", "--python", "/bin/true", "--output", "image.tar") == first

@@ -21,7 +21,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final, cast
@@ -29,6 +29,7 @@ from typing import IO, Final, cast
 from envspec.context import Context
 from envspec.errors import EnvspecError, NetworkError, UnfitMachine, UsageError
 from envspec.fetch.types import WrongArchive
+from envspec.image.layers.threads import Cancelled
 from envspec.image.layers.types import Entry, InMemory
 from envspec.io.archives import parents_of
 from envspec.io.cache import as_cache_error
@@ -44,6 +45,7 @@ TOP: Final = "python"
 _LENGTH: Final = struct.Struct("<I")
 #: Modules compiled ahead of their consumer: enough for a large library, a few MiB at most.
 _AHEAD: Final = 256
+_POLL_S: Final = 0.1
 #: Bytes of source that are worth another process: it starts in the time of compiling some 150 KiB.
 _PER_WORKER: Final = 256 * 1024
 #: Fixes the order in constant sets. `-I` would ignore it, so the worker's command has that option's other parts.
@@ -62,13 +64,14 @@ class CompilerFailed(EnvspecError):
 class PycCompiler:
     """A Python that compiles bytecode. version: exact; it alone determines the bytes.
 
-    jobs: processes per layer. sandbox: for a Python that is not the user's own.
+    jobs: processes per layer. sandbox: for a Python that is not the user's own. cancel: once set, what compiles ends.
     """
 
     python: Path = field(compare=False)
     version: str
     jobs: int = field(default=1, compare=False)
     sandbox: Sandbox | None = field(default=None, compare=False)
+    cancel: threading.Event = field(default_factory=threading.Event, compare=False)
 
     @property
     def key(self) -> str:
@@ -100,40 +103,35 @@ def compile_modules(pyc: PycCompiler, modules: Iterable[SourceModule]) -> Genera
     """Yield each module's `.pyc`, empty if it does not compile. Closing ends the processes.
 
     Raises:
-        UnfitMachine: the Python can't be started, or has another version. CompilerFailed: it died.
+        UnfitMachine: the Python can't be started, or has another version. CompilerFailed: it died. Cancelled.
     """
     sources = tuple(modules)
     if not sources:
         return
     count = max(1, min(pyc.jobs, sum(module.size_bytes for module in sources) // _PER_WORKER))
-    local = threading.local()
-    workers: list[_Worker] = []
-
-    def compile_one(module: SourceModule) -> bytes:
-        if not hasattr(local, "worker"):
-            worker = _Worker(pyc)
-            workers.append(worker)
-            worker.check_version()
-            local.worker = worker
-        data: bytes = local.worker.compile(module.path, module.read())
-        return data
-
     pending: deque[Future[bytes]] = deque()
-    try:
-        with ThreadPoolExecutor(count, thread_name_prefix="envspec-pyc") as threads:
-            try:
-                for module in sources:
-                    pending.append(threads.submit(compile_one, module))
-                    if len(pending) > _AHEAD:
-                        yield pending.popleft().result()
-                while pending:
-                    yield pending.popleft().result()
-            finally:
-                for each in pending:
-                    each.cancel()
-    finally:
-        for worker in workers:
-            worker.kill()
+    workers = _Workers(pyc)
+    with contextlib.closing(workers), ThreadPoolExecutor(count, thread_name_prefix="envspec-pyc") as threads:
+        try:
+            for module in sources:
+                pending.append(threads.submit(workers.compile, module))
+                if len(pending) > _AHEAD:
+                    yield _result(pending.popleft(), pyc.cancel)
+            while pending:
+                yield _result(pending.popleft(), pyc.cancel)
+        finally:
+            for each in pending:
+                each.cancel()
+            # Before the threads are waited for: each waits for its process.
+            workers.kill()
+
+
+def _result(compiled: Future[bytes], cancel: threading.Event) -> bytes:
+    while not compiled.done():
+        if cancel.is_set():
+            raise Cancelled
+        wait((compiled,), _POLL_S)
+    return compiled.result()
 
 
 def with_bytecode(
@@ -171,12 +169,42 @@ def with_bytecode(
                 yield own[path]
 
 
+class _Workers:
+    """A process for each thread that compiles."""
+
+    def __init__(self, pyc: PycCompiler) -> None:
+        self._pyc = pyc
+        self._of_thread = threading.local()
+        self._all: list[_Worker] = []
+        self._is_ending = False
+
+    def compile(self, module: SourceModule) -> bytes:
+        if not hasattr(self._of_thread, "worker"):
+            worker = _Worker(self._pyc)
+            self._all.append(worker)
+            if self._is_ending:
+                worker.kill()
+            worker.check_version()
+            self._of_thread.worker = worker
+        data: bytes = self._of_thread.worker.compile(module.path, module.read())
+        return data
+
+    def kill(self) -> None:
+        self._is_ending = True
+        for worker in tuple(self._all):
+            worker.kill()
+
+    def close(self) -> None:
+        for worker in self._all:
+            worker.close()
+
+
 class _Worker:
     """One process."""
 
     def __init__(self, pyc: PycCompiler) -> None:
         self._pyc = pyc
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by kill())
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close())
         command: Sequence[str] = [str(pyc.python), "-s", "-S", "-B", "-W", "ignore", "-X", "utf8", str(WORKER)]
         if pyc.sandbox:
             command = pyc.sandbox.command_for(command)
@@ -219,6 +247,9 @@ class _Worker:
     def kill(self) -> None:
         """End the process, even if it is still compiling."""
         self._process.kill()
+
+    def close(self) -> None:
+        """Free what the killed process leaves."""
         self._process.wait()
         for stream in (self._stdin, self._stdout, self._errors):
             with contextlib.suppress(BrokenPipeError):
