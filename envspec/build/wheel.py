@@ -41,14 +41,14 @@ from envspec.build.types import (
 )
 from envspec.context import Connectivity, Context
 from envspec.credentials import without_credentials
-from envspec.errors import OfflineMiss, UnfitMachine
+from envspec.errors import OfflineMiss, UnfitMachine, UsageError
 from envspec.facts import load_facts
 from envspec.fetch.sources import check_out
 from envspec.fetch.types import UnsafeName, archive_path, archives_folder
 from envspec.io.cache import JsonCache, as_cache_error
 from envspec.io.confine import NoConfinement, bubblewrap
 from envspec.io.file_locks import lock
-from envspec.io.files import project_files
+from envspec.io.files import project_files, tree_sha256
 from envspec.io.http_settings import default_index_url
 from envspec.models import BuiltWheel
 from envspec.spec.requirements import GitAddress
@@ -360,20 +360,23 @@ def git_request(
     return _build_request(wheel, without_credentials(address.pinned(commit)), lay_out)
 
 
-def folder_request(wheel: WheelRequest, root: Path, tree_sha256: str) -> BuildRequest:
-    """A request for a folder, of which a copy is built."""
+def folder_request(wheel: WheelRequest, root: Path, sha256: str) -> BuildRequest:
+    """A request for a folder, of which a copy is built. sha256: `tree_sha256` of the folder."""
 
     async def lay_out(folder: Path) -> Path:
-        return await asyncio.to_thread(_copy, root, folder / "project")
+        return await asyncio.to_thread(_copy, root, folder / "project", sha256)
 
-    return _build_request(wheel, f"tree:{tree_sha256}", lay_out)
+    return _build_request(wheel, f"tree:{sha256}", lay_out)
 
 
-def _copy(root: Path, folder: Path) -> Path:
+def _copy(root: Path, folder: Path, sha256: str) -> Path:
     for name in project_files(root):
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(root / name, target, follow_symlinks=False)
+    if tree_sha256(folder) != sha256:
+        # Its wheel is cached under the hash.
+        raise UsageError(f"{root} was changed while it was read", hint="run the same command again")
     return folder
 
 

@@ -69,18 +69,20 @@ class ImageRequest:
         self._bytecode = bytecode
         self._compression = compression
         self._python = python
-        self._key: str | None = None
         # A Python that the user names may compile otherwise: what it gives is not remembered.
-        if not python:
-            body = read_current(self.folder, LOCK_FILE)
-            document = hashlib.sha256(body).hexdigest()
-            where = platforms or ("this machine's", machine.system(), machine.machine())
-            values = [FORM, VERSION, document, *where, "pyc" if bytecode else "no-pyc", compression]
-            if _has_code(body):
-                from envspec.image.code import code_key
+        self._key = None if python else self._current_key()
 
-                values.append(code_key(self.lock))
-            self._key = hashlib.sha256(json.dumps(values).encode()).hexdigest()
+    def _current_key(self) -> str:
+        body = read_current(self.folder, LOCK_FILE)
+        document = hashlib.sha256(body).hexdigest()
+        where = self._platforms or ("this machine's", machine.system(), machine.machine())
+        pyc = "pyc" if self._bytecode else "no-pyc"
+        values = [FORM, VERSION, document, *where, pyc, self._compression]
+        if _has_code(body):
+            from envspec.image.code import code_key
+
+            values.append(code_key(self.lock))
+        return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
     def secret_files(self) -> tuple[str, ...]:
         """Files of the project in the image whose names are those of secrets; see `image.code.secret_files`."""
@@ -102,9 +104,10 @@ class ImageRequest:
 
     def remember(self, images: Sequence[Image], digest: str) -> None:
         """Keep the IDs for the next time, if the cache can be written. digest: of what a push tags."""
-        if self._key:
-            rows = [(image.platform.value, image.id) for image in images]
-            with suppress(CacheError):
+        rows = [(image.platform.value, image.id) for image in images]
+        with suppress(CacheError, UsageError):
+            # The build read the code again: after an edit since, the IDs are of other code.
+            if self._key and self._key == self._current_key():
                 self._cache.write(self._key, {"ids": rows, "digest": digest})
 
     def missing_wheels(self) -> list[Package]:

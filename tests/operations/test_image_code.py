@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
+import signal
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from envspec.build.types import WheelRequest
+from envspec.build.wheel import folder_request
+from envspec.context import Context
 from envspec.documents import parse_toml
-from envspec.models import ImageId, ImageSettings, Lock, Platform, Service
+from envspec.errors import UsageError
+from envspec.io.files import tree_sha256
+from envspec.models import ImageId, ImageSettings, Lock, Platform, Python, Service, Target
+from envspec.operations.image_cache import ImageRequest
 from tests.support import preloaded
 from tests.support.builders.environments import RUNNING, SERIES
 from tests.support.builders.images import ImageServers, ImageUser, image_servers, small_wheel
 from tests.support.builders.wheels import padding, wheel
 from tests.support.machines.confinement import confined
+from tests.support.servers.faults import Stall
 from tests.support.user import refused, succeeded
+from tests.support.waits import wait_for
 
 pytestmark = pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")
 
@@ -354,6 +366,43 @@ def test_a_wheel_of_the_project(scene: Scene) -> None:
     manifest = scene.registry.tagged("team/app:1")
     assert manifest is not None
     assert b"print('two')" in scene.files(builder, lock)[f"{SITE}/my_trainer/main.py"][1]
+
+
+def test_the_projects_layer_does_not_wait_for_downloads(scene: Scene) -> None:
+    builder = scene.new_user("one")
+    lock = scene.lock(builder, EDITABLE)
+    scene.index.fail(scene.index.file_path(BIG.filename), Stall(60))
+    run = builder.begins("build", lock)
+    heads = partial(builder.cache.glob, "image-layers/*/*/*.json")
+    wait_for(lambda: any(b"my-trainer 1.2" in head.read_bytes() for head in heads()))
+    run.child.signal(signal.SIGTERM)
+    assert run.ends().status == 143
+
+
+def test_an_edit_during_the_build_is_not_remembered_as_the_code_before(scene: Scene) -> None:
+    builder = scene.new_user("one")
+    context = Context({}, builder.home, builder.folder / "known")
+    lock = str(scene.lock(builder, EDITABLE))
+    request = ImageRequest(lock, context)
+    edit(builder)
+    request.remember((), "sha256:of the edited code")
+    edit(builder, "three")
+    (builder.folder / "src/my_trainer/main.py").write_text(CODE["src/my_trainer/main.py"])
+    assert ImageRequest(lock, context).cached() is None
+
+
+def test_a_folder_that_changes_between_its_hash_and_its_copy_is_not_built(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "a.py").write_text("a = 1\n")
+    wanted = WheelRequest(
+        "a", None, Target(Platform.LINUX_64, Python(RUNNING, "system")), datetime(2026, 6, 1, tzinfo=timezone.utc)
+    )
+    request = folder_request(wanted, project, tree_sha256(project))
+    asyncio.run(request.lay_out(tmp_path / "same"))
+    (project / "a.py").write_text("a = 2\n")
+    with pytest.raises(UsageError, match="changed while"):
+        asyncio.run(request.lay_out(tmp_path / "other"))
 
 
 def test_from_pyproject_to_an_image(scene: Scene) -> None:

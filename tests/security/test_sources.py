@@ -22,6 +22,7 @@ from envspec.build.types import WheelBuildFailed, WheelRequest
 from envspec.build.wheel import folder_request
 from envspec.errors import EnvspecError
 from envspec.fetch.sources import check_out, commit_of
+from envspec.io.files import tree_sha256
 from envspec.models import Platform, Python, Target
 from envspec.spec.errors import BadValue
 from envspec.spec.requirements import GitAddress, read_git, read_requirement
@@ -213,7 +214,7 @@ def test_links_of_a_local_project(tmp_path: Path, outside: Path, target: str) ->
     project = write_files(tmp_path / "own", PROJECT)
     (project / "data").symlink_to(target.format(outside=outside))
     made = Target(Platform.LINUX_64, Python(RUNNING, "spec"), (2, 36))
-    order = folder_request(WheelRequest("own", None, made, MOMENT), project, "ab" * 32)
+    order = folder_request(WheelRequest("own", None, made, MOMENT), project, tree_sha256(project))
 
     async def laid_out() -> Path:
         return await order.lay_out(tmp_path / "work")
