@@ -241,9 +241,9 @@ class _Judge:
             yield f"is the only one of its kind: {own.removesuffix(_ALONE)}"
 
 
-def natural(name: str) -> tuple[tuple[str, int], ...]:
-    """A key by which node10 follows node9."""
-    return tuple((text, int(digits or 0)) for text, digits in re.findall(r"(\D*)(\d*)", name))
+def natural(name: str) -> tuple[Sequence[tuple[str, int]], str]:
+    """A key by which node10 follows node9, and node01 precedes node1."""
+    return [(text, int(digits or 0)) for text, digits in re.findall(r"(\D*)(\d*)", name)], name
 
 
 def hostlist(names: Iterable[str]) -> str:

@@ -232,8 +232,9 @@ def text_lines(table: Table, width: int) -> Iterator[str]:
     if table.title:
         yield one_line(table.title)
     shown = compact(table)
-    rows = [_joined(each, shown.columns) for each in shown.rows]
-    is_number = [column.kind is CellKind.NUMBER for column in shown.columns if column.kind is not CellKind.NEW]
+    is_new = list(_follow_old(shown.columns))
+    rows = [_joined(each, is_new) for each in shown.rows]
+    is_number = [column.kind is CellKind.NUMBER for column, new in zip(shown.columns, is_new, strict=True) if not new]
     widths = _widths(rows, is_number)
     for each, joined in zip(shown.rows, rows, strict=True):
         if joined.cells:
@@ -284,11 +285,19 @@ def _widths(rows: Iterable[_Joined], is_number: Sequence[bool]) -> list[int]:
     return widths
 
 
-def _joined(each: Row, columns: Sequence[Column]) -> _Joined:
+def _follow_old(columns: Iterable[Column]) -> Iterator[bool]:
+    """Whether each column is NEW and follows OLD, which `compact` may have removed."""
+    before = CellKind.TEXT
+    for column in columns:
+        yield before is CellKind.OLD and column.kind is CellKind.NEW
+        before = column.kind
+
+
+def _joined(each: Row, is_new: Sequence[bool]) -> _Joined:
     cells: list[str] = []
     arrow = None
-    for cell, column in zip(map(_plain, each.cells), columns, strict=True):
-        if column.kind is not CellKind.NEW or not cells:
+    for cell, new in zip(map(_plain, each.cells), is_new, strict=True):
+        if not new:
             cells.append(cell)
             continue
         old = cells.pop()
@@ -323,10 +332,11 @@ def hanging(head: str, sentence: str, width: int, below: str = "") -> Iterator[s
     """`head` and text to the right of it, or below if there is no room. below: indentation of further lines."""
     below = below or " " * len(head)
     room = width - max(len(head), len(below))
-    if room < _LEAST_ROOM and head.strip():
-        yield head.rstrip()
+    if room < _LEAST_ROOM:
+        if head.strip():
+            yield head.rstrip()
         head = below = _BELOW
-        room = width - len(head)
+        room = max(_LEAST_ROOM, width - len(head))
     for line in visible(sentence).split("\n"):
         for part in wrapped(line, room):
             yield head + part

@@ -13,7 +13,7 @@ from envspec.conformance.text import counted
 from envspec.escaping import cut, markdown
 from envspec.receipts.compare import columns
 from envspec.receipts.metrics import devices
-from envspec.receipts.model import Baseline, BaselineRow, Counts, Receipt, Verdict, dump
+from envspec.receipts.model import Baseline, BaselineRow, Counts, Machine, Receipt, Verdict, dump
 from envspec.report import findings, page
 from envspec.report.format import (
     Row,
@@ -95,9 +95,6 @@ def _lacking(receipt: Receipt, needed: Sequence[str]) -> str:
 def _first_screen(receipt: Receipt) -> Table:
     """What to do first, what the run was on, its main numbers, and what it leaves open."""
     hints = [each.hint for each in receipt.checks_of(*_WITH_LOG)]
-    driver = receipt.machine.driver
-    if driver:
-        driver += f", CUDA {receipt.machine.cuda_driver}"
     gpus = ""
     if receipt.device == "cuda":
         gpus = "; ".join(_gpus(receipt))
@@ -107,7 +104,7 @@ def _first_screen(receipt: Receipt) -> Table:
         (
             ("do first", next(filter(None, hints), "")),
             ("ran on", gpus or devices(receipt)),
-            ("driver", driver),
+            ("driver", _driver(receipt.machine)),
             ("main numbers", "; ".join(main)),
             ("not run", ", ".join(receipt.names_of(Status.NOT_RUN))),
             ("checks", counts(receipt.summary.checks)),
@@ -337,12 +334,11 @@ def names_and_values(receipt: Receipt) -> Iterator[tuple[str, str]]:
 def _machine(receipt: Receipt) -> list[tuple[str, str]]:
     """Without what is unknown."""
     machine = receipt.machine
-    cuda = optional("CUDA {}", machine.cuda_driver)
     cpus = optional("{} CPUs", machine.cpus)
     pairs = [
         *(("GPU", gpu) for gpu in _gpus(receipt)),
         ("topology", _topology(machine.topology)),
-        ("driver", ", ".join(filter(None, [machine.driver, cuda]))),
+        ("driver", _driver(machine)),
         ("container toolkit", machine.toolkit),
         ("system", machine.system),
         ("environment variables", ", ".join(map("=".join, machine.environment.items()))),
@@ -355,6 +351,10 @@ def _machine(receipt: Receipt) -> list[tuple[str, str]]:
         ("C library", machine.libc),
     ]
     return [(name, value) for name, value in pairs if value]
+
+
+def _driver(machine: Machine) -> str:
+    return ", ".join(filter(None, [machine.driver, optional("CUDA {}", machine.cuda_driver)]))
 
 
 def _known_size(size_bytes: int | None) -> str:

@@ -281,6 +281,8 @@ def test_commands_name_single_nodes_and_run_nothing_else() -> None:
         (["gpu-a", "gpu-b"], "gpu-a,gpu-b"),
         (["n10", "n9"], "n[9-10]"),
         (["a", "a1", "a2"], "a,a[1-2]"),
+        # Their order is not that of a set of strings, which another process has otherwise.
+        ([f"n{1:0{width}d}" for width in range(1, 7)], "n000001,n00001,n0001,n001,n01,n1"),
         ([], ""),
     ],
 )

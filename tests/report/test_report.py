@@ -25,7 +25,7 @@ from envspec.operations.fleet import read_fleet
 from envspec.receipts.build import receipt
 from envspec.receipts.compare import compare
 from envspec.receipts.model import read
-from envspec.report.format import CellKind, Column, Table, amount, percent, row, share, size, text_lines
+from envspec.report.format import CellKind, Column, Table, amount, hanging, percent, row, share, size, text_lines
 from tests.support.builders.locks import example, sealed
 from tests.support.builders.receipts import check, eight_gpus, known, made
 from tests.support.golden import assert_golden
@@ -140,6 +140,20 @@ def test_a_change_is_one_cell_of_text(cells: tuple[str, ...], lines: list[str]) 
     assert list(text_lines(table, 60))[: len(lines)] == lines
 
 
+def test_what_is_new_is_not_joined_with_what_was_done() -> None:
+    columns = (Column("name"), Column("change"), Column("old", CellKind.OLD), Column("new", CellKind.NEW))
+    table = Table("", columns, (row("a", "added", "", "1"), row("bb", "added", "", "2")))
+    assert list(text_lines(table, 60)) == ["  a   added  1", "  bb  added  2"]
+
+
+@pytest.mark.parametrize("width", [20, 30])
+@pytest.mark.parametrize("head", [" " * 30, "a name: ", "a very long name of something: "])
+def test_a_sentence_has_room_below_a_wide_head(head: str, width: int) -> None:
+    lines = list(hanging(head, "some words that fill several lines", width))
+    assert " ".join(lines).split() == [*head.split(), *"some words that fill several lines".split()]
+    assert all(len(line) <= max(width, 22, len(head.rstrip())) for line in lines)
+
+
 H100 = MachineGpu("NVIDIA H100 80GB HBM3", ComputeCapability(9, 0), 81559)
 T4 = MachineGpu("Tesla T4", ComputeCapability(7, 5), 15360)
 RUNS = FitFinding("gpu", FitVerdict.FITS, "NVIDIA H100 80GB HBM3 (sm_90): torch 2.9.1 cu128 has code for it")
@@ -251,6 +265,14 @@ def test_a_very_long_reason_is_shortened(form: str) -> None:
     for part in ("C++ compile error", "[...]", "ld returned 1"):
         assert part in " ".join(rendered.replace("\\", "").split())
     assert reason in report.RECEIPT.render("json", found)
+
+
+@pytest.mark.parametrize(("cuda", "shown"), [("12.8", "570.124.06, CUDA 12.8"), ("", "570.124.06")])
+def test_a_driver_whose_cuda_is_unknown(cuda: str, shown: str) -> None:
+    found = receipt(eight_gpus(), known())
+    machine = found.machine.model_copy(update={"cuda_driver": cuda})
+    page = report.RECEIPT.render("html", found.model_copy(update={"machine": machine}))
+    assert page.count(f"<td>{shown}</td>") == 2, re.findall("<td>570.*", page)
 
 
 def test_a_page_of_zeros() -> None:
