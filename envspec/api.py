@@ -434,7 +434,7 @@ def test(
     local: bool = False,
     python: _Path | None = None,
     gpus: _Gpus = "auto",
-    world_size: int | None = None,
+    world_size: int | Literal["all"] | None = None,
     nodes: Nodes | None = None,
     compare_with: _LockOrPath | None = None,
     baseline: Receipt | None = None,
@@ -452,7 +452,7 @@ def test(
         burn_s: Seconds of `sustained`; without `checks`, only `device` and `health` run as well.
         image: By default the lock's image.
         local: Test a Python of this machine, `python` or the active one, without a container.
-        world_size: Processes of the distributed checks, by default one per GPU.
+        world_size: Processes of the distributed checks, by default the spec's; `all` for one per GPU.
         baseline: A receipt with which to compare speeds.
 
     Raises:

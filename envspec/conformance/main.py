@@ -21,7 +21,7 @@ from typing import Any
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.node import CRITICAL, OK, UNKNOWN, WARNING, node
 from envspec.conformance.processes import RUN, TERMINATION_SIGNALS, adopt_orphans
-from envspec.conformance.receipt import RECEIPT_MARK, document, exit_code
+from envspec.conformance.receipt import RECEIPT_MARK, document, exit_code, why_ended
 from envspec.conformance.request import (
     BadOption,
     Nodes,
@@ -29,6 +29,7 @@ from envspec.conformance.request import (
     burn_of,
     burned,
     check_nodes,
+    chosen_world_size,
     factor_of,
     limit_of,
     named_checks,
@@ -91,7 +92,7 @@ def _suite(parser: argparse.ArgumentParser, options: argparse.Namespace, version
             lines = [line for line in stderr.splitlines() if line.strip()] or [str(error)]
             print(f"error: the suite exited with status {status} without results: {lines[-1]}", file=sys.stderr)
             return NO_RESULTS
-    receipt = document(results, _known(request, lock, version))
+    receipt = document(results, _known(request, lock, version, why_ended(status, stderr)))
     if path:
         path.write_text(json.dumps(receipt, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", errors="replace")
         print(f"wrote {path}")
@@ -182,12 +183,11 @@ def _request(parser: argparse.ArgumentParser, options: argparse.Namespace, reque
         device=options.device or requested.device,
         checks=checks,
         required=tuple(name for name in requested.required if name in checks),
+        world_size=chosen_world_size(world_size, requested.world_size),
         limits={**requested.limits, **limits},
         burn_s=burn_s or requested.burn_s,
         named=named_checks(options.check or (), burn_s) or requested.named,
     )
-    if options.world_size:
-        request = replace(request, world_size=world_size)
     if options.limit_factor:
         request = replace(request, limit_factor=limit_factor)
     if nodes != Nodes():
@@ -246,7 +246,7 @@ def _print_receipt(receipt: Mapping[str, Any]) -> None:
     sys.stdout.buffer.flush()
 
 
-def _known(request: SuiteRequest, lock: dict[str, Any] | None, version: str) -> dict[str, Any]:
+def _known(request: SuiteRequest, lock: dict[str, Any] | None, version: str, ended: str) -> dict[str, Any]:
     return {
         "envspec": version,
         "made_at": datetime.datetime.now(datetime.timezone.utc).isoformat(),
@@ -254,6 +254,7 @@ def _known(request: SuiteRequest, lock: dict[str, Any] | None, version: str) -> 
         "as_if": None,
         "image": None,
         "local": {"python": sys.executable, "prefix": sys.prefix},
+        "ended": ended,
         "requested": request.checks,
         "required": request.required,
         "named": request.named,

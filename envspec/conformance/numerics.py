@@ -58,6 +58,11 @@ def relative_error(found: Any, right: Any) -> float:
     return float((found.double() - right).norm() / right.norm())
 
 
+def worst(errors: Iterable[float]) -> float:
+    """The largest error; NaN if one of them is NaN, which `max` finds in the first place only."""
+    return max(errors, key=lambda error: (math.isnan(error), error))
+
+
 #: Odd: multiplication by it is a permutation of all words of 64 bits.
 MULTIPLIER = 0x5851F42D4C957F2D
 

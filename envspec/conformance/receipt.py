@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envspec.conformance.results import Cause, Kind, Status
+from envspec.conformance.text import lines_of
 
 #: Format of the receipt; readers refuse newer ones.
 FORMAT = 1
 PASSED, FAILED, NOT_KNOWN = "passed", "failed", "not known"
 #: Checks without which nothing is known about training; the first one is about GPUs.
 TRAINING = ("device", "matmul", "amp", "transformer")
-#: Reasons of requested checks without a result: of a suite that ran to its end, and of one that did not.
-LOST = ("the suite reported no result for it", "the suite ended before it")
 #: Begins the line of stdout that is a receipt, in JSON: the log of a container is all that is left of some runs.
 RECEIPT_MARK = "envspec-receipt: "
 
@@ -26,8 +25,8 @@ def document(results: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, 
     """The receipt of a run.
 
     results: the document that the suite wrote, possibly incomplete. known: `envspec`, `made_at`, `lock`, `as_if`,
-    `image`, `local`, `nodes` and `world_size` of the receipt; `toolkit` of its machine; and the names of checks:
-    `requested`, `required`, and `named` by the user or the spec.
+    `image`, `local`, `nodes` and `world_size` of the receipt; `toolkit` of its machine; `ended`, as `why_ended` returns
+    it; and the names of checks: `requested`, `required`, and `named` by the user or the spec.
 
     Raises:
         KeyError, TypeError, AttributeError: keys are missing or wrong.
@@ -37,6 +36,10 @@ def document(results: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, 
     question = _question(results, known)
     summary = _summary(checks, required, question)
     verdict, reasons = judge(checks, summary)
+    if known["ended"]:
+        reasons.append(known["ended"])
+        if verdict == PASSED:
+            verdict = NOT_KNOWN
     local = known["local"]
     if local:
         is_locked = _is_locked(checks) if known["lock"] else None
@@ -63,11 +66,18 @@ def document(results: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, 
     }
 
 
+def why_ended(status: int, stderr: str) -> str:
+    """Why the suite did not run to its end, by its exit status and its output; empty if it did."""
+    if status == 0:
+        return ""
+    lines = lines_of(stderr) or ["no output"]
+    return f"the suite exited with status {status}: {lines[-1]}"
+
+
 def _lost(results: Mapping[str, Any], known: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Requested checks without a result."""
     names = {each["check"] for each in results["results"]}
-    whole, interrupted = LOST
-    reason = whole if results["is_whole"] else interrupted
+    reason = "the suite reported no result for it" if results["is_whole"] else "the suite ended before it"
     lost = []
     for name in known["requested"]:
         if name not in names:

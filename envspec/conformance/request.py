@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from envspec.conformance.results import FORMAT, Board, Driver, Gpu, Validated
 
@@ -53,13 +53,22 @@ def factor_of(text: str | None) -> float:
     raise BadOption(f"--limit-factor {text}: not a number above 0", "--limit-factor 4")
 
 
-def world_size_of(text: str | None) -> int | None:
-    """The value of `--world-size`: a number, or None for `all`. Raises BadOption for another form."""
-    if text in (None, "all"):
+def world_size_of(text: str | None) -> int | Literal["all"] | None:
+    """The value of `--world-size`; None for None. Raises BadOption for another form."""
+    if text is None:
         return None
-    if text is not None and text.isdigit() and int(text) > 0:
+    if text == "all":
+        return "all"
+    if text.isdecimal() and int(text) > 0:
         return int(text)
     raise BadOption(f"--world-size {text}: neither a number nor all", "--world-size 2")
+
+
+def chosen_world_size(chosen: int | Literal["all"] | None, own: int | None) -> int | None:
+    """The world size of a request; None for one process per GPU. own: the spec's, without a chosen one."""
+    if chosen == "all":
+        return None
+    return chosen or own
 
 
 def check_nodes(nodes: Nodes) -> None:

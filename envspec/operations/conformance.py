@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import envspec.conformance
 import envspec.verifier
 from envspec.conformance.checks import CHECKS
+from envspec.conformance.receipt import why_ended
 from envspec.conformance.request import (
     BadOption,
     LockedGpuCode,
@@ -26,6 +27,7 @@ from envspec.conformance.request import (
     SuiteStart,
     burned,
     check_nodes,
+    chosen_world_size,
     named_checks,
 )
 from envspec.conformance.suite import COMPLETED, DRIVER, NO_GPU
@@ -131,7 +133,7 @@ class SuiteSelection:
 
     device: `cuda` or `cpu`; None for what the lock is for.
     checks: empty for the spec's, or all if it names none.
-    world_size: None for the spec's, or the number of GPUs.
+    world_size: None for the spec's, or one process per GPU if it has none; `all` for one per GPU in any case.
     limits: check -> seconds, instead of its own limit.
     limit_factor: of all limits.
     burn_s: seconds of the products of `sustained`, which is then tested in any case; without `checks` only `device` and
@@ -141,7 +143,7 @@ class SuiteSelection:
 
     device: str | None = None
     checks: tuple[str, ...] = ()
-    world_size: int | None = None
+    world_size: int | Literal["all"] | None = None
     nodes: Nodes = field(default_factory=Nodes)
     limits: Mapping[str, float] = field(default_factory=dict)
     limit_factor: float = 1.0
@@ -310,11 +312,14 @@ class _Suite:
                 with contextlib.suppress(OSError, ValueError, RecursionError, BadResults):
                     results = _read(document)
                     if results["results"]:
-                        self.observer.interrupted(self._receipt(request, where, results))
+                        self.observer.interrupted(self._receipt(request, where, results, "the run was interrupted"))
                 raise
-            return self._receipt(request, where, _results(document, finished))
+            results = _results(document, finished)
+            return self._receipt(request, where, results, why_ended(finished.status, finished.stderr))
 
-    def _receipt(self, request: SuiteRequest, where: Image | LocalPython, results: Mapping[str, Any]) -> Receipt:
+    def _receipt(
+        self, request: SuiteRequest, where: Image | LocalPython, results: Mapping[str, Any], ended: str
+    ) -> Receipt:
         as_if = self.selection.as_if
         inputs = ReceiptInputs(
             envspec=VERSION,
@@ -322,6 +327,7 @@ class _Suite:
             lock=lock_name(self.lock, self.lock_sha256) if self.lock else None,
             as_if=lock_name(*as_if) if as_if else None,
             where=where,
+            ended=ended,
             requested=request.checks,
             required=request.required,
             named=request.named,
@@ -365,7 +371,7 @@ def suite_request(whole: Lock | None, selection: SuiteSelection, platform: Platf
         device=device,
         checks=checks,
         required=tuple(name for name in checks if name in own.checks),
-        world_size=selection.world_size or own.world_size,
+        world_size=chosen_world_size(selection.world_size, own.world_size),
         nodes=selection.nodes,
         locked=_locked_stack(lock, platform) if lock else None,
         as_if=_locked_stack(selection.as_if[0].on(platform), platform) if selection.as_if else None,
@@ -431,25 +437,24 @@ def _suite_folder(request: SuiteRequest) -> Iterator[Path]:
     Raises:
         UnfitMachine: the folder for temporary files can't be written.
     """
-    try:
-        folder = Path(tempfile.mkdtemp(prefix="envspec-suite-"))
-        package = folder / "suite" / "envspec"
-        package.mkdir(parents=True)
-        (package / "__init__.py").touch()
-        for copied in (envspec.conformance, envspec.verifier):
-            source = Path(copied.__path__[0])
-            shutil.copytree(source, package / source.name, ignore=shutil.ignore_patterns("__pycache__"))
-        (folder / "suite" / _REQUEST).write_text(json.dumps(asdict(request), indent=1), encoding="utf-8")
-        (folder / "results").mkdir()
-    except OSError as error:
-        raise UnfitMachine(
-            f"the suite can't be laid out in {tempfile.gettempdir()}: {error.strerror or error}",
-            hint="free space there, or set TMPDIR to another folder",
-        ) from error
-    try:
+    with contextlib.ExitStack() as removed:
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="envspec-suite-"))
+            removed.callback(shutil.rmtree, folder, ignore_errors=True)
+            package = folder / "suite" / "envspec"
+            package.mkdir(parents=True)
+            (package / "__init__.py").touch()
+            for copied in (envspec.conformance, envspec.verifier):
+                source = Path(copied.__path__[0])
+                shutil.copytree(source, package / source.name, ignore=shutil.ignore_patterns("__pycache__"))
+            (folder / "suite" / _REQUEST).write_text(json.dumps(asdict(request), indent=1), encoding="utf-8")
+            (folder / "results").mkdir()
+        except OSError as error:
+            raise UnfitMachine(
+                f"the suite can't be laid out in {tempfile.gettempdir()}: {error.strerror or error}",
+                hint="free space there, or set TMPDIR to another folder",
+            ) from error
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def local_python(environ: Mapping[str, str], named: Path | None) -> Path:
@@ -463,7 +468,7 @@ def local_python(environ: Mapping[str, str], named: Path | None) -> Path:
             raise UsageError(f"--python {named}: no program", hint="name an environment's bin/python")
         return named.absolute()
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        if environ.get(variable) and (python := Path(environ[variable], "bin", "python")).exists():
+        if environ.get(variable) and (python := Path(environ[variable], "bin", "python").absolute()).exists():
             return python
     found = shutil.which("python", path=environ.get("PATH")) or shutil.which("python3", path=environ.get("PATH"))
     if found is None:

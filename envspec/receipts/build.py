@@ -30,6 +30,7 @@ class ReceiptInputs:
     made_at: with a time zone.
     lock: that the stack has to be.
     where: the image, or the Python that ran the suite; `is_locked` is set from the check `lock`.
+    ended: why the suite did not run to its end; empty if it did.
     requested: names of the checks to run.
     required: those that must not be `not run`.
     named: those that the user or the spec requests by name.
@@ -43,6 +44,7 @@ class ReceiptInputs:
     lock: LockName | None
     where: Image | LocalPython
     requested: tuple[str, ...]
+    ended: str = ""
     required: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
     as_if: LockName | None = None
@@ -88,6 +90,7 @@ def _known(inputs: ReceiptInputs) -> dict[str, Any]:
         "image": None,
         "local": None,
         place: inputs.where.model_dump(),
+        "ended": inputs.ended,
         "requested": inputs.requested,
         "required": inputs.required,
         "named": inputs.named,

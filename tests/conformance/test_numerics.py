@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from envspec.conformance.events import CheckContext, ProcessEvents
-from envspec.conformance.numerics import case, spread
+from envspec.conformance.numerics import case, spread, worst
 from envspec.conformance.request import SuiteRequest
 from envspec.conformance.results import Kind
 
@@ -27,6 +28,12 @@ from envspec.conformance.results import Kind
 )
 def test_the_spread_of_times(seconds: list[float], disturbed: float, expected: float) -> None:
     assert spread(seconds, disturbed) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("errors", [[math.nan, 1.0], [1.0, math.nan, 2.0], [1.0, 2.0, math.nan]])
+def test_an_error_that_is_not_a_number_is_the_worst(errors: list[float]) -> None:
+    assert math.isnan(worst(errors))
+    assert worst([1.0, 3.0, 2.0]) == 3.0
 
 
 _BUSY = """

@@ -24,7 +24,7 @@ from envspec.report import RECEIPT_FILES
 from tests.conftest import Serve
 from tests.support.builders.environments import BASE, installs, make_lock, pin, write_lock
 from tests.support.builders.projects import File
-from tests.support.builders.receipts import check, made
+from tests.support.builders.receipts import check, made, results
 from tests.support.builders.wheels import wheel
 from tests.support.machines.suite import PATIENCE_S
 from tests.support.servers.index import IndexServer
@@ -245,6 +245,46 @@ def test_lines_are_as_wide_as_asked_for(user: User) -> None:
 )
 def test_a_program_that_is_no_python(unchanged: User, python: str, status: int, message: str) -> None:
     assert message in refused(unchanged.runs(*_words(unchanged, python)), status)
+
+
+def test_a_suite_that_fails_after_its_results_has_not_passed(unchanged: User, tmp_path: Path) -> None:
+    document = tmp_path / "results.json"
+    document.write_text(json.dumps(results(check("lock"))))
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\ncp {document} "$4"\necho "the suite cannot continue: no room" >&2\nexit 3\n')
+    python.chmod(0o755)
+    ran = unchanged.runs(*_words(unchanged, str(python)), "--check", "lock", "--format", "json")
+    assert ran.status == 7, ran.stderr
+    found = json.loads(ran.stdout)
+    reason = "the suite exited with status 3: the suite cannot continue: no room"
+    assert (found["verdict"], found["reasons"]) == ("not known", [reason])
+
+
+def test_all_processes_instead_of_the_spec_s(user: User) -> None:
+    lock_of(user, conformance=Conformance(checks=("lock",), world_size=3))
+    for words, size in (((), 3), (("--world-size", "2"), 2), (("--world-size", "all"), None)):
+        assert json.loads(proves(user, *words, "--format", "json").stdout)["world_size"] == size
+
+
+def test_an_active_environment_with_a_relative_path(unchanged: User) -> None:
+    words = ["conformance", "lock", "--local", "--device", "cpu", "--check", "lock"]
+    ran = unchanged.runs(*words, environ={"VIRTUAL_ENV": "env"})
+    assert ran.status == 0, ran.stderr
+
+
+def test_a_suite_that_cannot_be_copied_leaves_no_folder(unchanged: User) -> None:
+    words = [sys.executable, "-m", "envspec", *_words(unchanged), "--check", "lock"]
+    temporary = unchanged.folder / "temporary"
+    ran = subprocess.run(
+        ["sh", "-c", 'ulimit -f 8; exec "$@"', "sh", *words],
+        cwd=unchanged.folder,
+        env={**unchanged.environ, "TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 6 and f"the suite can't be laid out in {temporary}" in ran.stderr
+    assert list(temporary.iterdir()) == []
 
 
 @contextlib.contextmanager

@@ -149,8 +149,9 @@ def test_what_is_new_is_not_joined_with_what_was_done() -> None:
 @pytest.mark.parametrize("width", [20, 30])
 @pytest.mark.parametrize("head", [" " * 30, "a name: ", "a very long name of something: "])
 def test_a_sentence_has_room_below_a_wide_head(head: str, width: int) -> None:
-    lines = list(hanging(head, "some words that fill several lines", width))
-    assert " ".join(lines).split() == [*head.split(), *"some words that fill several lines".split()]
+    sentence = "some words that fill several lines"
+    lines = list(hanging(head, sentence, width))
+    assert " ".join(lines).split() == f"{head} {sentence}".split()
     assert all(len(line) <= max(width, 22, len(head.rstrip())) for line in lines)
 
 

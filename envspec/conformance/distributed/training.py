@@ -18,7 +18,7 @@ from envspec.conformance.distributed import nccl
 from envspec.conformance.distributed.launch import Launch, Launched, launched
 from envspec.conformance.events import CheckContext, ProcessEvents
 from envspec.conformance.libraries import LIBRARIES
-from envspec.conformance.numerics import raw, relative_error
+from envspec.conformance.numerics import raw, relative_error, worst
 from envspec.conformance.results import Level, Peak
 
 _LEARNING_RATE = 0.05
@@ -178,8 +178,8 @@ def compare(
     _equal(context, name, ranks)
     *gradients, parameters = torch.load(running.folder / "trained.pt", weights_only=True)
     bound = limit("distributed.gradient")
-    worst = max(map(relative_error, gradients, one.gradients))
-    context.within(f"{name}: gradient against one process", worst, bound)
+    error = worst(map(relative_error, gradients, one.gradients))
+    context.within(f"{name}: gradient against one process", error, bound)
     context.within(f"{name}: parameters against one process", relative_error(parameters, one.parameters), bound)
     expected = list(map(_norm, one.gradients))
     _compare_norms(context, f"{name}: gradient norm against one process", list(map(_norm, gradients)), expected)
@@ -201,7 +201,7 @@ def compare(
 
 def _compare_norms(context: CheckContext, finding: str, found: Sequence[float], expected: Sequence[float]) -> None:
     detail = f"{found[0]:.7g} at the first step, one process {expected[0]:.7g}"
-    error = max(abs(each / right - 1) for each, right in zip(found, expected))
+    error = worst(abs(each / right - 1) for each, right in zip(found, expected))
     context.within(finding, error, limit("distributed.norm"), detail=detail)
 
 

@@ -94,8 +94,8 @@ class Operation:
         if not self.alike(name, found, right):
             return
         off = (found.double() - right).abs()
-        # Where there is nothing to sum, nothing may be found.
-        relative = self.torch.where(scale > 0, off / scale, self.torch.where(off > 0, float("inf"), 0.0)).flatten()
+        # Where there is nothing to sum, nothing may be found; a NaN is not 0.
+        relative = self.torch.where(scale > 0, off / scale, self.torch.where(off == 0, 0.0, float("inf"))).flatten()
         worst = int(relative.argmax())
         detail = f"{self.subject}; the worst element is {_index(worst, found.shape)}"
         self.context.within(f"{self.place}: {name}", float(relative[worst]), bound, detail=detail)
