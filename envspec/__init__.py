@@ -12,19 +12,13 @@ if TYPE_CHECKING:
         add,
         build_image,
         check,
-        diff,
-        explain,
-        export,
-        fit,
         init,
         install,
         lock,
-        push_image,
         read_lock,
         remove,
         run,
         test,
-        verify,
     )
     from envspec.context import Connectivity, Context, Reporter, Step
     from envspec.errors import (
@@ -36,6 +30,9 @@ if TYPE_CHECKING:
         UsageError,
     )
     from envspec.models import Lock, Platform
+    from envspec.operations.environment import verify
+    from envspec.operations.export import export
+    from envspec.operations.inspect import diff, explain, fit
     from envspec.spec.errors import SpecError
 
     __version__: str
@@ -64,7 +61,6 @@ __all__ = [
     "init",
     "install",
     "lock",
-    "push_image",
     "read_lock",
     "remove",
     "run",
@@ -76,6 +72,9 @@ _MODULES: Final = {
     "envspec.context": ("Connectivity", "Context", "Reporter", "Step"),
     "envspec.errors": ("EnvspecError", "NetworkError", "NoSolution", "StaleLock", "UnfitMachine", "UsageError"),
     "envspec.models": ("Lock", "Platform"),
+    "envspec.operations.environment": ("verify",),
+    "envspec.operations.export": ("export",),
+    "envspec.operations.inspect": ("diff", "explain", "fit"),
     "envspec.spec.errors": ("SpecError",),
 }
 

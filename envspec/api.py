@@ -1,14 +1,14 @@
 """The public Python API: what the commands do, as functions. `import envspec` has all of them.
 
 lock: a `Lock`, a folder, its envspec.lock, or a name under `locks/`. Paths are relative to the current folder. context:
-by default `Context.from_environment()`, with warnings written to the logger `envspec`.
+by default `Context.from_environment()`. Operations whose arguments are the command's are not here, but public as they
+are.
 """
 
 from __future__ import annotations
 
 import codecs
 import io
-import logging
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -16,25 +16,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal, TextIO, TypeAlias
 
-from envspec.context import Context, ReporterOf
+from envspec.context import Context
+from envspec.lockfile.folder import NamedLock, named_lock
 
 if TYPE_CHECKING:
     from envspec.conformance.request import Nodes
-    from envspec.diagnostics.explain import Explanation, PackageExplanation
-    from envspec.diagnostics.fit import FitReport
     from envspec.engine.container import Gpus, Mount, Port
     from envspec.importers.result import Imported
     from envspec.lockfile.check import CheckResult
-    from envspec.lockfile.diff import LockDiff
     from envspec.models import Lock, Platform
     from envspec.operations.environment import InstallOutcome
     from envspec.operations.image import Built
     from envspec.operations.lock_state import LockRequest
     from envspec.receipts.model import Receipt
-    from envspec.verifier.types import VerifyResult
 
 _Path: TypeAlias = "str | Path"
-_LockOrPath: TypeAlias = "Lock | str | Path"
 _List: TypeAlias = "Literal['dependencies', 'constraints', 'conda']"
 _Gpus: TypeAlias = "Literal['auto', 'all', 'none'] | Sequence[str | int]"
 
@@ -70,7 +66,7 @@ def init(
     from envspec.models import Platform
     from envspec.operations.init import InitRequest, lock_imported, write_spec
 
-    context = context or _context()
+    context = context or Context.from_environment()
     request = InitRequest(
         root=Path(),
         sources=tuple(map(Path, sources)),
@@ -124,7 +120,7 @@ def lock(
         request = replace(request, upgrade=Upgrade.ALL)
     elif upgrade:
         request = replace(request, upgrade_packages=tuple(map(normalised, upgrade)))
-    return _written(request, variant, context or _context())
+    return _written(request, variant, context or Context.from_environment())
 
 
 def _written(request: LockRequest, variant: str, context: Context) -> Lock:
@@ -162,7 +158,7 @@ def add(
     from envspec.spec.edit import RequirementList
 
     path, folder = _spec_and_folder(spec, output)
-    context = context or _context()
+    context = context or Context.from_environment()
     edited = add(path, packages, RequirementList[to.upper()], context.now())
     request = LockRequest(path, folder, text=edited.text)
     if upgrade:
@@ -189,7 +185,7 @@ def remove(
     from envspec.spec.edit import RequirementList
 
     path, folder = _spec_and_folder(spec, output)
-    context = context or _context()
+    context = context or Context.from_environment()
     text = remove(path, packages, RequirementList[of.upper()], lock_of(folder), context.now()).text
     return _written(LockRequest(path, folder, text=text), "", context)
 
@@ -229,7 +225,7 @@ def check(spec: _Path, output: _Path | None = None) -> CheckResult:
 
 
 def install(
-    lock: _LockOrPath, prefix: _Path, *, python: _Path | None = None, context: Context | None = None
+    lock: NamedLock, prefix: _Path, *, python: _Path | None = None, context: Context | None = None
 ) -> InstallOutcome:
     """Install a lock's environment on this machine, completely or not at all, like `envspec install`.
 
@@ -245,75 +241,17 @@ def install(
     from envspec.operations.environment import install, install_request
 
     request = install_request(*_with_digest(lock), Path(prefix), None, _path(python))
-    return install(request, context or _context(usual_jobs=8))
-
-
-def verify(
-    lock: _LockOrPath, prefix: _Path, *, platform: str | Platform | None = None, strict: bool = False
-) -> VerifyResult:
-    """Compare an environment with its lock, file by file, like `envspec verify`. Changes nothing.
-
-    Args:
-        platform: By default this machine's.
-        strict: Compile each module again with the environment's Python, and compare its bytecode.
-
-    Raises:
-        UsageError: the folder is not an environment, or the lock is not for the platform.
-        UnfitMachine: the environment's Python is required and does not run.
-    """
-    from envspec.diagnostics.machine import this_platform
-    from envspec.operations.environment import BytecodeCheck, verify
-
-    where = _platform(platform) or this_platform()
-    return verify(_lock(lock), where, Path(prefix), BytecodeCheck.BY_CODE if strict else BytecodeCheck.BY_HASH)
-
-
-def export(
-    lock: _LockOrPath,
-    form: str,
-    *,
-    output: _Path | None = None,
-    platform: str | Platform | None = None,
-    image: str | None = None,
-    without_conda: bool = False,
-    context: Context | None = None,
-) -> str:
-    """Return a lock as the text of another tool's file, like `envspec export`. What it can't contain is logged.
-
-    Args:
-        form: `pylock`, `devcontainer`, `environment-yml`, `pixi`, or another one that `envspec export --help` lists.
-        output: Also write it to this file, or with its usual name into this folder; its relative paths start there.
-        platform: By default all, or this machine's if the file is for one.
-        image: The image's name in a registry.
-        without_conda: Leave conda packages out of pylock.
-
-    Raises:
-        UsageError: the format is unknown or can't contain the lock; the file exists and envspec did not write it.
-        NetworkError: an index does not list a file.
-    """
-    from envspec.operations.export import ExportOptions, destination, export, write
-
-    context = context or _context(usual_jobs=8)
-    locked = _lock(lock)
-    path, folder = None, Path()
-    if output is not None:
-        path = destination(Path(output), form, locked.name)
-        folder = path.parent
-    exported = export(locked, ExportOptions(form, _platform(platform), image, without_conda), context, folder)
-    if exported.missing:
-        context.reporter.warning(f"{locked.name}: {form} has no place for: {'; '.join(exported.missing)}")
-    if path is not None:
-        write(path, exported.text)
-    return exported.text
+    return install(request, context or Context.from_environment(usual_jobs=8))
 
 
 def build_image(
-    lock: _LockOrPath,
+    lock: NamedLock,
     *,
     platforms: Sequence[str | Platform] = (),
     output: _Path | None = None,
     layout: _Path | None = None,
     load: bool = False,
+    push: str | None = None,
     tag: str | None = None,
     bytecode: bool = True,
     compression: str = "gzip",
@@ -326,6 +264,7 @@ def build_image(
         output: Write a tar.
         layout: Write an OCI layout to this folder.
         load: Load into this machine's container engine.
+        push: Push to this registry's repository and tag.
         tag: The image's name for `output` and `load`.
         bytecode: Whether the image contains compiled Python.
         compression: `gzip`, `zstd` or `none`.
@@ -337,39 +276,14 @@ def build_image(
     from envspec.operations.image import Destinations, build
     from envspec.operations.image_cache import default_tag, image_options, tag_of
 
-    options = image_options(_lock(lock), platforms, bytecode=bytecode, compression=compression)
+    options = image_options(named_lock(lock), platforms, bytecode=bytecode, compression=compression)
     name = tag_of(tag or default_tag(options.lock))
-    destinations = Destinations(_path(output), _path(layout), load=name if load else None, tag=name)
-    return build(options, destinations, context or _context())
-
-
-def push_image(
-    lock: _LockOrPath,
-    reference: str,
-    *,
-    platforms: Sequence[str | Platform] = (),
-    bytecode: bool = True,
-    compression: str = "gzip",
-    context: Context | None = None,
-) -> str:
-    """Build a lock's image and push it, like `envspec image build --push`. Returns its name by digest.
-
-    Args:
-        reference: The registry's repository and tag.
-        platforms: See `build_image`.
-        bytecode: See `build_image`.
-        compression: See `build_image`.
-    """
-    from envspec.operations.image import Destinations, build
-    from envspec.operations.image_cache import image_options, pushed_name
-
-    options = image_options(_lock(lock), platforms, bytecode=bytecode, compression=compression)
-    built = build(options, Destinations(push=reference), context or _context())
-    return pushed_name(reference, built.digest)
+    destinations = Destinations(_path(output), _path(layout), push, load=name if load else None, tag=name)
+    return build(options, destinations, context or Context.from_environment())
 
 
 def run(
-    lock: _LockOrPath,
+    lock: NamedLock,
     command: Sequence[str],
     *,
     gpus: _Gpus = "auto",
@@ -417,13 +331,13 @@ def run(
         stdin=stdin is not None,
     )
     request = ContainerRequest(options, work=None if work is None else Path(work))
-    context = context or _context()
+    context = context or Context.from_environment()
     streams = Streams(stdin, stdout or _binary(sys.stdout), stderr or _binary(sys.stderr))
-    return run_container(_lock(lock), request, context, streams, context.reporter.warning)
+    return run_container(named_lock(lock), request, context, streams, context.reporter.warning)
 
 
 def test(
-    lock: _LockOrPath | None = None,
+    lock: NamedLock | None = None,
     *,
     device: Literal["cuda", "cpu"] | None = None,
     checks: Sequence[str] = (),
@@ -436,7 +350,7 @@ def test(
     gpus: _Gpus = "auto",
     world_size: int | Literal["all"] | None = None,
     nodes: Nodes | None = None,
-    compare_with: _LockOrPath | None = None,
+    compare_with: NamedLock | None = None,
     baseline: Receipt | None = None,
     context: Context | None = None,
 ) -> Receipt:
@@ -475,54 +389,7 @@ def test(
     )
     observer = Observer(baseline=baseline)
     locked, digest = (None, "") if lock is None else _with_digest(lock)
-    return run_conformance(locked, digest, location, selection, context or _context(), observer)
-
-
-def diff(old: _LockOrPath, new: _LockOrPath) -> LockDiff:
-    """Compare two locks, like `envspec diff`. A string may name a git revision: `HEAD~1:locks/NAME`."""
-    from envspec.operations.inspect import diff
-
-    return diff(old, new)
-
-
-def explain(
-    lock: _LockOrPath, package: str | None = None, *, context: Context | None = None
-) -> Explanation | PackageExplanation:
-    """Return every decision of a lock with its reason and source, or one of its packages, like `envspec explain`.
-
-    Raises:
-        UsageError: the package is not in the lock.
-    """
-    from envspec.operations.inspect import explain
-
-    return explain(_lock(lock), package, context or _context())
-
-
-def fit(
-    lock: _LockOrPath,
-    *,
-    driver: str | None = None,
-    gpus: Sequence[str] = (),
-    platform: str | Platform | None = None,
-    context: Context | None = None,
-) -> FitReport:
-    """Check whether a machine can run a lock, like `envspec fit`: this one, or the one that the arguments describe.
-
-    Args:
-        driver: Version of its NVIDIA driver.
-        gpus: Its GPUs, by name or compute capability.
-
-    Raises:
-        UsageError: an unknown GPU.
-    """
-    from envspec.operations.inspect import fit
-
-    return fit(_lock(lock), context or _context(), driver=driver, gpus=gpus, platform=_platform(platform))
-
-
-def _context(usual_jobs: int | None = None) -> Context:
-    reporter = ReporterOf(warning=logging.getLogger("envspec").warning)
-    return Context.from_environment(reporter=reporter, usual_jobs=usual_jobs)
+    return run_conformance(locked, digest, location, selection, context or Context.from_environment(), observer)
 
 
 def _spec_and_folder(spec: _Path, output: _Path | None) -> tuple[Path, Path]:
@@ -536,19 +403,7 @@ def _path(path: _Path | None) -> Path | None:
     return Path(path) if path else None
 
 
-def _platform(platform: str | Platform | None) -> Platform | None:
-    from envspec.models import Platform
-
-    return Platform(platform) if platform else None
-
-
-def _lock(lock: _LockOrPath) -> Lock:
-    from envspec.models import Lock
-
-    return lock if isinstance(lock, Lock) else read_lock(lock)
-
-
-def _with_digest(lock: _LockOrPath) -> tuple[Lock, str]:
+def _with_digest(lock: NamedLock) -> tuple[Lock, str]:
     """The lock, and the SHA-256 of its envspec.lock."""
     import hashlib
 

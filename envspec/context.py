@@ -157,18 +157,21 @@ class Context:
         usual_jobs: int | None = None,
         mirrors: Mapping[str, str] | None = None,
         unconfined: Unconfined = Unconfined.REFUSED,
-        reporter: Reporter = SILENT,
+        reporter: Reporter | None = None,
     ) -> Context:
         """Create a context from arguments, environment variables, the configuration file and defaults, in this order.
 
         Args:
             environ: By default the environment variables of this process.
             usual_jobs: The default of `jobs`: by default the number of processors.
+            reporter: By default, warnings are written to the logger `envspec`.
 
         Raises:
             UsageError: a setting that can't be used.
             UnsafeCache: other users could write to the cache.
         """
+        import logging
+
         from envspec.io.cache import FolderInUse, cache_root
         from envspec.io.http_settings import timeouts
         from envspec.settings import read_settings
@@ -190,7 +193,7 @@ class Context:
             timeouts=timeouts(found, Timeouts()),
             mirrors={**settings.mirrors, **(mirrors or {})},
             unconfined=unconfined,
-            reporter=reporter,
+            reporter=reporter or ReporterOf(warning=logging.getLogger("envspec").warning),
         )
 
     @property

@@ -115,13 +115,13 @@ def verify(lock: str, prefix: Path | None, platform: Platform | None, strict: bo
     """
     from envspec.diagnostics.machine import this_platform
     from envspec.lockfile.folder import find_lock, read_lock
-    from envspec.operations.environment import BytecodeCheck, verify
+    from envspec.operations.environment import verify
 
     folder = find_lock(lock, Path())
     locked = read_lock(folder)
     where = platform or this_platform()
     environment = prefix or _active(os.environ)
-    result = verify(locked, where, environment, BytecodeCheck.BY_CODE if strict else BytecodeCheck.BY_HASH)
+    result = verify(locked, environment, platform=where, strict=strict)
     document = {"lock": locked.name, "platform": where.value, "prefix": str(environment), **result.as_json()}
     if result.is_same:
         return plain(lambda: document, [f"{environment} matches {locked.name}: {_counted(result.counts)}"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -11,9 +11,6 @@ from envspec.cli import output
 from envspec.cli.options import LOCK, OFFLINE, PLATFORMS, context_of, platform_option, read_lock_of
 from envspec.cli.output import Result
 from envspec.operations.export import FORMATS
-
-if TYPE_CHECKING:
-    from envspec.models import Platform
 
 
 @click.command()
@@ -28,18 +25,10 @@ if TYPE_CHECKING:
 @platform_option(PLATFORMS, "Only this platform (environment-yml is for one: default this machine's).")
 @click.option("--image", metavar="REF", help="The image's name in a registry, for devcontainer: best with @sha256:...")
 @click.option("--without-conda", is_flag=True, help="Leave conda packages out of pylock, which can't contain them.")
-@click.option("--force", is_flag=True, help="Replace a FILE that `envspec export` did not write.")
+@click.option("--force", "overwrite", is_flag=True, help="Replace a FILE that `envspec export` did not write.")
 @OFFLINE
 @output.output(FORMATS, "Format of the file; pylock is PEP 751, for pip and uv.")
-def command(
-    lock: str,
-    path: Path | None,
-    platform: Platform | None,
-    image: str | None,
-    without_conda: bool,
-    force: bool,
-    **chosen: Any,
-) -> Result | int:
+def command(lock: str, path: Path | None, offline: bool, **chosen: Any) -> Result | int:
     """Write a lock as a file of another tool, with every version pinned.
 
     LOCK is a folder, its envspec.lock, or a name under locks/. What the format can't contain, such as a base image,
@@ -51,24 +40,15 @@ def command(
     envspec export pytorch-2.9 --format pixi > pixi.toml
     """
     from envspec.cli.progress import TerminalReporter
-    from envspec.operations.export import ExportOptions, destination, export, write
+    from envspec.operations.export import destination, export
 
     locked, form = read_lock_of(lock), output.SETTINGS.form
-    target, folder = None, Path()
     if path is not None:
-        target = destination(path, form, locked.name)
-        folder = target.parent
+        path = destination(path, form, locked.name)
     with TerminalReporter(locked.name) as reporter:
-        exported = export(
-            locked,
-            ExportOptions(form, platform, image, without_conda),
-            context_of(chosen, reporter, usual_jobs=8),
-            folder,
-        )
-    if exported.missing:
-        output.warn(f"{locked.name}: {form} has no place for: {'; '.join(exported.missing)}")
-    if target is None:
-        return Result(lambda _: exported.text)
-    write(target, exported.text, force=force)
-    output.info(f"wrote {target}")
+        context = context_of({"offline": offline}, reporter, usual_jobs=8)
+        text = export(locked, form, output=path, context=context, **chosen)
+    if path is None:
+        return Result(lambda _: text)
+    output.info(f"wrote {path}")
     return 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from envspec.cli import output, terminal
-from envspec.cli.options import LOCK, PLATFORMS, context_of, platform_option, read_lock_of
+from envspec.cli.options import LOCK, PLATFORMS, context_of, platform_option
 from envspec.cli.output import Result, in_formats, plain
 from envspec.errors import UnfitMachine, UsageError
 from envspec.report import COMPARISON, EXPLANATION, FIT, LOCK_DIFF
@@ -42,7 +42,7 @@ def explain(lock: str, package: str | None) -> Result:
     """
     from envspec.operations.inspect import explain
 
-    return in_formats(EXPLANATION, explain(read_lock_of(lock), package, context_of({})))
+    return in_formats(EXPLANATION, explain(lock, package, context=context_of({})))
 
 
 @click.command()
@@ -107,7 +107,7 @@ def fit(
     from envspec.diagnostics.fit import FitVerdict
     from envspec.operations.inspect import fit
 
-    report = fit(read_lock_of(lock), context_of({}), driver=driver_version(driver), gpus=gpus, platform=platform)
+    report = fit(lock, driver=driver_version(driver), gpus=gpus, platform=platform, context=context_of({}))
     return in_formats(FIT, report, 0 if report.verdict is FitVerdict.FITS else UnfitMachine.exit_code)
 
 

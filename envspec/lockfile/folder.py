@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 #: Swaps two directories of one file system atomically; OSError if that can't be done.
 Exchange: TypeAlias = Callable[[Path, Path], None]
+#: A lock, its folder, its `envspec.lock`, or a name under `locks/`.
+NamedLock: TypeAlias = "Lock | str | Path"
 
 # The first bytes of every file that envspec makes contain this.
 _SIGNATURE: Final = b"written by `envspec"
@@ -69,6 +71,11 @@ def find_lock(argument: str, cwd: Path) -> Path:
     if (cwd / given).is_dir():
         problem = f"there is no {LOCK_FILE} in {argument}"
     raise UsageError(problem, hint=_other_locks(given.name, names_of_locks(cwd)))
+
+
+def named_lock(lock: NamedLock) -> Lock:
+    """The lock itself, or the one in the folder that `find_lock` finds; raises as that and `read_lock`."""
+    return read_lock(find_lock(str(lock), Path())) if isinstance(lock, (str, Path)) else lock
 
 
 def _not_a_lock(argument: str, cwd: Path) -> UsageError:

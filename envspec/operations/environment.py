@@ -24,6 +24,7 @@ from envspec.installer.staging import relocate
 from envspec.io.cache import cache_problem
 from envspec.io.files import DiskFull
 from envspec.io.tasks import run_interruptible
+from envspec.lockfile.folder import NamedLock, named_lock
 from envspec.models import Library, Lock, Package, Platform, Resolution, owners_of, wrong_records_of
 from envspec.names import normalised
 from envspec.operations.lock_state import lacks_wheel
@@ -320,36 +321,33 @@ def part_of(lock: Lock, platform: Platform) -> Resolution:
     )
 
 
-class BytecodeCheck(Enum):
-    """How `verify` compares bytecode. BY_HASH: with its source's hash, if it contains one. BY_CODE: all, compiled again
-    by the environment's Python.
-    """
-
-    BY_HASH = "by hash"
-    BY_CODE = "by code"
-
-
 def verify(
-    lock: Lock, platform: Platform, prefix: Path, bytecode: BytecodeCheck = BytecodeCheck.BY_HASH
+    lock: NamedLock, prefix: str | Path, *, platform: str | Platform | None = None, strict: bool = False
 ) -> VerifyResult:
-    """Compare the environment in a folder with a lock; uses no network, changes nothing.
+    """Compare an environment with its lock, file by file, like `envspec verify`. Changes nothing, uses no network.
+
+    Args:
+        platform: By default this machine's.
+        strict: Compile each module again with the environment's Python, and compare its bytecode. By default, bytecode
+            is compared with the hash of its source, if it contains one.
 
     Raises:
-        UsageError: the folder holds no environment, or the lock has no such platform. UnfitMachine: the environment's
-        Python, which is needed for a lock on top of other packages and for BY_CODE, does not run.
+        UsageError: the folder is not an environment, or the lock is not for the platform.
+        UnfitMachine: the environment's Python, which `strict` and a lock on top of other packages need, does not run.
     """
+    prefix = Path(prefix)
     try:
         place = find_environment(prefix)
     except NoEnvironment as error:
         raise UsageError(str(error), hint="name the folder of a virtual or a conda environment by --prefix") from error
-    part = part_of(lock, platform)
+    part = part_of(named_lock(lock), Platform(platform) if platform else this_platform())
     if part.installed:
         path = run_interruptible(python.python_path(prefix / "bin" / "python", os.environ))
         place = replace(place, below=outside(place.prefix, path.folders))
     installed = read_installed(place)
     found = compare(expected_of(part), installed)
     # A Python that differs is not started, and could say anything.
-    if bytecode is BytecodeCheck.BY_CODE and not any(each.package == PYTHON for each in found.findings):
+    if strict and not any(each.package == PYTHON for each in found.findings):
         from envspec.operations.verify_bytecode import with_code
 
         found = run_interruptible(with_code(found, installed))

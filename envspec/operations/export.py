@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from envspec.context import comma_separated
+from envspec.context import Context, comma_separated
 from envspec.errors import UsageError
+from envspec.lockfile.folder import NamedLock, named_lock
+from envspec.models import Platform
 from envspec.operations.lock_state import packages_in
 
 if TYPE_CHECKING:
-    from envspec.context import Context
     from envspec.lockfile.export.types import Exported, Location
-    from envspec.models import Lock, Package, Platform, Resolution
+    from envspec.models import Lock, Package, Resolution
 
 
 class Platforms(Enum):
@@ -54,22 +55,6 @@ FORMATS: Final = {
 _MARK: Final = b"written by `envspec export`"
 
 
-@dataclass(frozen=True, slots=True)
-class ExportOptions:
-    """What to export.
-
-    form: one of FORMATS.
-    platform: None for all, or for this machine's if a file is for one.
-    image: the name under which a registry or an engine has the lock's image.
-    without_conda: whether conda packages are left out where the format has no place for them.
-    """
-
-    form: str
-    platform: Platform | None = None
-    image: str | None = None
-    without_conda: bool = False
-
-
 def format_of(form: str) -> ExportFormat:
     """Raises UsageError if there is no such format."""
     if form not in FORMATS:
@@ -77,41 +62,65 @@ def format_of(form: str) -> ExportFormat:
     return FORMATS[form]
 
 
-def export(lock: Lock, options: ExportOptions, context: Context, folder: Path) -> Exported:
-    """A lock in another format. folder: of the file, from which paths in it begin.
+def export(  # noqa: PLR0913 (every option may be left out)
+    lock: NamedLock,
+    form: str,
+    *,
+    output: str | Path | None = None,
+    platform: str | Platform | None = None,
+    image: str | None = None,
+    without_conda: bool = False,
+    overwrite: bool = False,
+    context: Context | None = None,
+) -> str:
+    """Return a lock as the text of another tool's file, like `envspec export`. Warns of what it can't contain.
+
+    Args:
+        form: `pylock`, `devcontainer`, `environment-yml`, `pixi`, or another one that `envspec export --help` lists.
+        output: Also write it to this file, or with its usual name into this folder; its relative paths start there.
+        platform: By default all, or this machine's if the file is for one.
+        image: The image's name in a registry or an engine.
+        without_conda: Leave conda packages out of pylock.
+        overwrite: Also replace a file that envspec did not write.
 
     Raises:
-        UsageError: there is no such format; the lock has nothing for it, or too much. NetworkError: an index does not
-            list a file.
+        UsageError: the format is unknown or can't contain the lock; the file exists and envspec did not write it.
+        NetworkError: an index does not list a file.
     """
     from envspec.lockfile.document import canonical
     from envspec.lockfile.export.types import ExportRequest, is_project, project_of
     from envspec.operations.lock.complete import container_config
 
-    form = options.form
+    context = context or Context.from_environment(usual_jobs=8)
+    lock = canonical(named_lock(lock))
     platforms = format_of(form).platforms
     is_image = platforms is Platforms.IMAGE
-    if options.image and not is_image:
+    if image and not is_image:
         raise UsageError(f"--image is for devcontainer.json; {form} names no image", hint="remove --image")
-    lock = canonical(lock)
-    resolutions = _resolutions(lock, form, options.platform)
+    resolutions = _resolutions(lock, form, Platform(platform) if platform else None)
     packages = list(packages_in(resolutions))
     if form == "pylock":
-        _check_pylock(lock, resolutions, without_conda=options.without_conda)
-    elif options.without_conda:
+        _check_pylock(lock, resolutions, without_conda=without_conda)
+    elif without_conda:
         raise UsageError("--without-conda is for pylock; the other formats have conda packages", hint="remove it")
+    path = None if output is None else destination(Path(output), form, lock.name)
     request = ExportRequest(lock, resolutions)
     if form == "pylock":
         request = replace(request, locations=_locations(lock, packages, context))
     if is_image:
-        request = replace(request, image=_image(lock, options.image))
+        request = replace(request, image=_image(lock, image))
     if platforms in (Platforms.IMAGE, Platforms.LINUX):
         request = replace(request, container=container_config(lock))
     projects = map(project_of, filter(is_project, packages))
+    folder = path.parent if path else Path()
     request = replace(request, projects={name: _relative(_spec_folder(lock), name, folder) for name in projects})
     module, _, function = FORMATS[form].renderer.partition(":")
-    rendered: Exported = getattr(import_module(f"envspec.lockfile.export.{module}"), function)(request)
-    return rendered
+    exported: Exported = getattr(import_module(f"envspec.lockfile.export.{module}"), function)(request)
+    if exported.missing:
+        context.reporter.warning(f"{lock.name}: {form} has no place for: {'; '.join(exported.missing)}")
+    if path is not None:
+        _write(path, exported.text, overwrite=overwrite)
+    return exported.text
 
 
 def _resolutions(lock: Lock, form: str, platform: Platform | None) -> Sequence[Resolution]:
@@ -212,15 +221,10 @@ def _spec_folder(lock: Lock) -> Path:
     return ((lock.directory or Path("locks", lock.name)) / lock.spec).parent
 
 
-def write(path: Path, text: str, *, force: bool = False) -> None:
-    """Write an exported file.
-
-    Raises:
-        UsageError: a file of somebody else's is there, or it can't be written.
-    """
+def _write(path: Path, text: str, *, overwrite: bool) -> None:
     from envspec.io.files import write_file
 
-    if not force and path.exists() and not _is_ours(path):
+    if not overwrite and path.exists() and not _is_ours(path):
         raise UsageError(f"{path} exists, and `envspec export` did not write it", hint="name another file, or --force")
     try:
         write_file(path, text.encode())

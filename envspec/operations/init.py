@@ -150,7 +150,7 @@ def lock_imported(found: Imported, draft: Draft, request: InitRequest, context_o
         lock = read_lock(directory)
     part = _part(lock)
     moved, compared = moves(draft, part, load_facts())
-    proofs = tuple(Proof(prefix, verify(lock, part.target.platform, prefix)) for prefix in request.prefixes)
+    proofs = tuple(Proof(prefix, verify(lock, prefix, platform=part.target.platform)) for prefix in request.prefixes)
     return replace(found, lock=directory, moved=moved, compared=compared, proofs=proofs)
 
 

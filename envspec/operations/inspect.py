@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from envspec.context import Context
 from envspec.errors import UnfitMachine, UsageError
+from envspec.lockfile.folder import NamedLock, named_lock
 from envspec.models import GpuCodeFound, Lock, Platform
 
 if TYPE_CHECKING:
@@ -20,24 +21,27 @@ if TYPE_CHECKING:
     from envspec.lockfile.diff import LockDiff
 
 
-def explain(lock: Lock, package: str | None, context: Context) -> Explanation | PackageExplanation:
-    """Every decision of a lock, or one of its packages.
+def explain(
+    lock: NamedLock, package: str | None = None, *, context: Context | None = None
+) -> Explanation | PackageExplanation:
+    """Return every decision of a lock with its reason and source, or one of its packages, like `envspec explain`.
 
     Raises:
         UsageError: the package is not in the lock.
     """
     from envspec.diagnostics.explain import explain_lock, explain_package
 
-    read = _code_in(context.cache)
-
+    lock, read = named_lock(lock), _code_in(context)
     if package is not None:
         return explain_package(lock, package, read)
     return explain_lock(lock, _shared_libraries(lock), read)
 
 
-def _code_in(cache: Path) -> Callable[[str], GpuCodeFound | None]:
+def _code_in(context: Context | None) -> Callable[[str], GpuCodeFound | None]:
     """Finds the GPU code of a wheel by its SHA-256, if an image build on this machine has read it."""
     from envspec.io.cache import read_wheel_content
+
+    cache = (context or Context.from_environment()).cache
 
     def read(sha256: str) -> GpuCodeFound | None:
         found = read_wheel_content(cache, sha256)
@@ -46,28 +50,33 @@ def _code_in(cache: Path) -> Callable[[str], GpuCodeFound | None]:
     return read
 
 
-def diff(old: Lock | str | Path, new: Lock | str | Path) -> LockDiff:
-    """Two locks compared; a text is a folder or a name under locks/, perhaps in a git revision."""
+def diff(old: NamedLock, new: NamedLock) -> LockDiff:
+    """Compare two locks, like `envspec diff`. A string may name a git revision: `HEAD~1:locks/NAME`."""
     from envspec.io.process import output_of
     from envspec.lockfile.diff import diff_locks, load_revision
 
-    def read(named: Lock | str | Path) -> Lock:
+    def read(named: NamedLock) -> Lock:
         return named if isinstance(named, Lock) else load_revision(str(named), Path(), output_of)
 
     return diff_locks(read(old), read(new))
 
 
 def fit(
-    lock: Lock,
-    context: Context,
+    lock: NamedLock,
     *,
     driver: str | None = None,
     gpus: Sequence[str] = (),
-    platform: Platform | None = None,
+    platform: str | Platform | None = None,
+    context: Context | None = None,
 ) -> FitReport:
-    """Whether a machine can run a lock: this one, or the one that any of the arguments describe.
+    """Check whether a machine can run a lock, like `envspec fit`: this one, or the one that the arguments describe.
 
     Of wheels beside torch's, the GPU code counts that image builds on this machine have read.
+
+    Args:
+        driver: Version of its NVIDIA driver.
+        gpus: Its GPUs, by name or compute capability.
+        platform: By default this machine's if it is in the lock, else the lock's first.
 
     Raises:
         UsageError: an unknown GPU.
@@ -75,13 +84,15 @@ def fit(
     from envspec.diagnostics.fit import fits
     from envspec.diagnostics.machine import Machine, described_machine, read_machine
 
+    lock = named_lock(lock)
     facts = _facts_of(lock)
     machine: Machine
     if driver is None and not gpus and platform is None:
         machine = read_machine()
     else:
-        machine = described_machine(platform or _usual_platform(lock), driver, tuple(gpus), facts)
-    return fits(lock, machine, facts, _code_in(context.cache))
+        where = Platform(platform) if platform else _usual_platform(lock)
+        machine = described_machine(where, driver, tuple(gpus), facts)
+    return fits(lock, machine, facts, _code_in(context))
 
 
 def _shared_libraries(lock: Lock) -> dict[Platform, tuple[SharedLibrary, ...]]:

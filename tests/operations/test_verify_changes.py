@@ -12,10 +12,8 @@ from typing import Final
 
 import pytest
 
-from envspec.diagnostics.machine import this_platform
-from envspec.lockfile.folder import read_lock
 from envspec.models import Python
-from envspec.operations.environment import BytecodeCheck, verify
+from envspec.operations.environment import verify
 from envspec.verifier.types import VerifyResult
 from tests.support.builders import standalone
 from tests.support.builders.environments import BASE, RUNNING, SERIES, run_in
@@ -39,8 +37,8 @@ def scene(tmp_path: Path, made: Made) -> Scene:
     return made.restored(tmp_path)
 
 
-def verified(scene: Scene, bytecode: BytecodeCheck = BytecodeCheck.BY_HASH) -> VerifyResult:
-    return verify(read_lock(scene.lock), this_platform(), scene.prefix, bytecode)
+def verified(scene: Scene, *, strict: bool = False) -> VerifyResult:
+    return verify(scene.lock, scene.prefix, strict=strict)
 
 
 def found(result: VerifyResult) -> set[tuple[str, str, str]]:
@@ -274,20 +272,20 @@ def test_each_change_is_found(scene: Scene, change: Callable[[Scene], None], exp
     result = verified(scene)
     if change is bytecode_by_time:
         assert result.is_same and result.counts.bytecode_by_time == 1
-        result = verified(scene, BytecodeCheck.BY_CODE)
+        result = verified(scene, strict=True)
     assert expected in found(result)
 
 
 def test_an_untouched_environment_matches(scene: Scene) -> None:
     """By the command too, and after Python, which writes bytecode, and other users of the environment ran."""
-    result = verified(scene, BytecodeCheck.BY_CODE)
+    result = verified(scene, strict=True)
     assert result.is_same, result.findings
     assert result.counts.unlisted == 0 and result.counts.generated == 1
     for name in ("tool", "script"):
         assert run_in(scene.prefix, name)
     ran = scene.verify("--strict")
     assert succeeded(ran) and "not compared" not in ran.stdout
-    counts = verified(scene, BytecodeCheck.BY_CODE).counts
+    counts = verified(scene, strict=True).counts
     assert (counts.bytecode_by_time, counts.bytecode_by_code) == (0, 1)
 
 
@@ -328,7 +326,7 @@ def test_an_environment_that_was_moved(scene: Scene) -> None:
     """Its programs run the Python of the folder where it was."""
     moved = scene.user.folder / "moved"
     shutil.copytree(scene.prefix, moved, symlinks=True)
-    result = verify(read_lock(scene.lock), this_platform(), moved)
+    result = verify(scene.lock, moved)
     assert found(result) == {("tool", "interpreter", "bin/tool")}
 
 
@@ -340,7 +338,7 @@ def test_a_python_that_differs_is_not_started(scene: Scene) -> None:
     standin = scene.prefix / "bin/python"
     standin.write_text(f"#!/bin/sh\ntouch {mark}\n")
     standin.chmod(0o755)
-    assert found(verified(scene, BytecodeCheck.BY_CODE)) == {("python", "changed", "bin/python")}
+    assert found(verified(scene, strict=True)) == {("python", "changed", "bin/python")}
     assert not mark.exists()
 
 
@@ -359,7 +357,7 @@ def test_bytecode_that_python_cannot_read(scene: Scene, data: bytes, drift: str)
     first = Path(str(py_compile.compile(str(scene.site / "other/inner.py"))))
     py_compile.compile(str(scene.site / MODULE))
     first.write_bytes(first.read_bytes()[:16] + data)
-    result = verified(scene, BytecodeCheck.BY_CODE)
+    result = verified(scene, strict=True)
     assert found(result) == {("other", drift, f"{SITE}/other/__pycache__/{first.name}")}
     assert result.counts.bytecode_by_code == (1 if drift == "unreadable" else 2)
 
