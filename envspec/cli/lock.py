@@ -206,6 +206,11 @@ def _refuse_pairs(chosen: Mapping[str, Any]) -> None:
         for name in names:
             if mode in modes and name in writing:
                 raise UsageError(f"{_option(name)} and {_option(mode)} exclude each other", hint="remove one of them")
+    if chosen["upgrade"] and chosen["upgrade_package"]:
+        raise UsageError(
+            "--upgrade and --upgrade-package exclude each other: --upgrade moves every package",
+            hint="remove one of them",
+        )
     if "verify" in modes and writing:
         raise UsageError(
             "--verify writes no lock and needs the network",
@@ -264,31 +269,44 @@ def lock_together(
     requests = [replace(_request(each, chosen), text=text) for each in targets]
     found = compile_all(requests, running, cached=not chosen["dry_run"])
     made = [each for each in found if isinstance(each, Compiled)]
-    errors = {at: each for at, each in enumerate(found) if isinstance(each, EnvspecError)}
+    errors = _errors_in(found)
     previews: list[Done] = []
     if not errors and (chosen["dry_run"] or text is not None):
         previews = [_preview(request, each) for request, each in zip(requests, made, strict=True)]
-    changed: list[tuple[Path, ...]] = []
+    changed: list[tuple[Path, ...] | UsageError] = []
     if not errors and not chosen["dry_run"]:
-        try:
-            changed = write_all(requests, made)
-        except EnvspecError as error:
-            errors = {0: error}
+        changed = write_all(requests, made)
+        errors = _errors_in(changed)
+    written = {at: each for at, each in enumerate(changed) if isinstance(each, tuple)}
 
     def outcome(at: int) -> Done:
         if at in errors:
             raise errors[at]
         if errors:
-            return Done({"changed": []})
+            paths = list(map(str, written.get(at, ())))
+            return Done({"changed": paths}, paths)
         if chosen["dry_run"]:
             return previews[at]
-        written = _written(requests[at], changed[at], chosen)
-        return _with_diff(written, previews[at]) if previews else written
+        done = _written(requests[at], written[at], chosen)
+        return _with_diff(done, previews[at]) if previews else done
 
     done = [_done(target, partial(outcome, at), count) for at, target in enumerate(targets)]
     if errors and len(targets) > 1:
-        terminal.report(f"{targets[0].path}: no lock is written: a spec and its variants are locked together")
+        terminal.report(f"{targets[0].path}: {_left_out(targets, [at for at in written if written[at]])}")
     return done
+
+
+def _errors_in(outcomes: Sequence[object]) -> dict[int, EnvspecError]:
+    """The errors among what was done for each of several locks, by its position."""
+    return {at: each for at, each in enumerate(outcomes) if isinstance(each, EnvspecError)}
+
+
+def _left_out(targets: Sequence[LockTarget], written: Sequence[int]) -> str:
+    """What of the locks is not written. written: the positions of the others."""
+    if not written:
+        return "no lock is written: a spec and its variants are locked together"
+    names = ", ".join(str(targets[at].directory) for at in written)
+    return f"only {names} is written: `envspec lock {targets[0].path}` writes the rest"
 
 
 def _with_diff(written: Done, previewed: Done) -> Done:

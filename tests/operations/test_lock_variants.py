@@ -188,6 +188,20 @@ def test_a_folder_that_cannot_be_written_is_an_error_of_the_spec(user: User) -> 
     assert (user.folder / "locks" / "small-more" / "envspec.lock").read_bytes() == before
 
 
+def test_if_the_second_lock_cannot_be_written_the_first_is_reported(user: User) -> None:
+    user.spec.write_text(user.spec.read_text().replace('["one"]', '["one", "base"]'))
+    shutil.rmtree(user.folder / "locks" / "small-more")
+    (user.folder / "locks" / "small-more").write_text("mine")
+    before = (user.folder / "locks" / "small" / "envspec.lock").read_bytes()
+    ran = user.locks("--format", "json")
+    assert ran.status == 2 and TOGETHER not in ran.stderr
+    assert "locks/small-more is a file, not a folder" in ran.stderr
+    assert "spec.toml: only locks/small is written: `envspec lock spec.toml` writes the rest" in ran.stderr
+    assert (user.folder / "locks" / "small" / "envspec.lock").read_bytes() != before
+    first, second = json.loads(ran.stdout)["locks"]
+    assert "locks/small/envspec.lock" in first["changed"] and second["variant"] == "more" and "error" in second
+
+
 def test_dates_that_a_variant_gives_to_packages_are_in_every_lock(user: User, index: IndexServer) -> None:
     more = '[variants.another]\npip.dependencies = ["two<2"]\n[variants.zero]\npip.dependencies = ["two"]\n'
     user.writes(SPEC.format(as_of="as_of = 2025-06-15").replace("[variants.more]", f"{more}[variants.more]"))

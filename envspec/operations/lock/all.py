@@ -25,7 +25,8 @@ def lock_all(request: LockRequest, context_of: ContextOf) -> None:
     """Lock a spec and its variants, and write their locks.
 
     Raises:
-        EnvspecError: the first error of one of them; nothing is written then.
+        EnvspecError: the first error of one of them. Nothing is written then, unless a folder can't be written after
+            those of others.
     """
     requests = variants_of(request)
     made: list[Compiled] = []
@@ -33,7 +34,9 @@ def lock_all(request: LockRequest, context_of: ContextOf) -> None:
         if isinstance(each, EnvspecError):
             raise each
         made.append(each)
-    write_all(requests, made)
+    for written in write_all(requests, made):
+        if isinstance(written, UsageError):
+            raise written
 
 
 def compile_all(
@@ -75,36 +78,42 @@ def _compile(
         return error
 
 
-def write_all(requests: Sequence[LockRequest], made: Sequence[Compiled]) -> list[tuple[Path, ...]]:
+def write_all(requests: Sequence[LockRequest], made: Sequence[Compiled]) -> list[tuple[Path, ...] | UsageError]:
     """Write the locks, and the spec if its dates have changed; the paths that were written or removed, the spec first.
 
     made: of each request. Each folder is written as one step; a run that is killed between two of them leaves locks of
-    which `--check` finds one stale. If the first can't be written the spec is as it was.
+    which `--check` finds one stale.
 
-    Raises:
-        UsageError: another run has changed the spec, or locked another one, or a folder can't be written.
+    The last item is an error if another run has changed the spec, or locked another one, or if a folder can't be
+    written: the locks before it are written. If none of them has changed, the spec is as it was.
     """
-    for request in requests:
-        # Another run may have locked another spec meanwhile.
-        check_owner(request, existing_lock(request))
     path, new_text = requests[0].spec_path, made[0].new_text
-    if new_text is not None:
-        from envspec.spec.load import read_text
-
-        if read_text(path) != made[0].original_text:
-            raise UsageError(f"{path} was changed while it was locked", hint="lock it again")
-        replace_user_file(path, new_text.encode())
-    changed: list[tuple[Path, ...]] = []
+    changed: list[tuple[Path, ...] | UsageError] = []
     try:
-        for request, each in zip(requests, made, strict=True):
-            written: tuple[Path, ...] = ()
-            if each.files:
-                written = write_folder(request.directory, each.files)
-            changed.append(written)
-    except UsageError:
-        if new_text is not None and not any(changed):
-            replace_user_file(path, made[0].original_text.encode())
-        raise
-    if new_text is not None:
+        for request in requests:
+            # Another run may have locked another spec meanwhile.
+            check_owner(request, existing_lock(request))
+        if new_text is not None:
+            _write_spec(path, made[0].original_text, new_text)
+    except UsageError as error:
+        return [error]
+    for request, each in zip(requests, made, strict=True):
+        try:
+            changed.append(write_folder(request.directory, each.files) if each.files else ())
+        except UsageError as error:
+            if new_text is not None and not any(changed):
+                replace_user_file(path, made[0].original_text.encode())
+                new_text = None
+            changed.append(error)
+            break
+    if new_text is not None and isinstance(changed[0], tuple):
         changed[0] = (path, *changed[0])
     return changed
+
+
+def _write_spec(path: Path, original_text: str, new_text: str) -> None:
+    from envspec.spec.load import read_text
+
+    if read_text(path) != original_text:
+        raise UsageError(f"{path} was changed while it was locked", hint="lock it again")
+    replace_user_file(path, new_text.encode())
