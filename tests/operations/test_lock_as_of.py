@@ -352,6 +352,40 @@ def test_upgrade_package_that_finds_nothing_newer_says_so_and_leaves_the_spec(us
     assert (user.files(), user.spec.read_text()) == (before, text)
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+def test_upgrade_package_without_a_usable_lock(tmp_path: Path, damaged: bool) -> None:
+    september = datetime(2025, 9, 1, tzinfo=timezone.utc)
+    new = [File(wheel("top", "2.0.0", requires=("mid>=3",)), september), File(wheel("mid", "3.0.0"), september)]
+    with IndexServer([*chain(), *new, File(wheel("other", "2.0.0"), september)]) as index:
+        user = User(tmp_path, index.url)
+        user.wants("top", "other", as_of=JUNE)
+        if damaged:
+            user.locked()
+            (user.lock / "envspec.lock").write_text("damaged")
+        before, text = user.files(), user.spec.read_text()
+        assert "did you mean top?" in refused(user.locks("--upgrade-package", "toop"), 2)
+        assert "--as-of 2025-03-15T00:00:00Z" in refused(user.locks("--upgrade-package", "mid", "--as-of", MARCH), 2)
+        assert (user.files(), user.spec.read_text()) == (before, text)
+        moved = {"top": "2.0.0", "mid": "3.0.0", "other": "1.0.0"}
+        assert (
+            user.locked_pins("--upgrade-package", "mid", "--upgrade-package", "top", "--as-of", "2025-10-01") == moved
+        )
+        assert "package_as_of = { mid = 2025-10-01T00:00:00Z, top = 2025-10-01T00:00:00Z }" in user.spec.read_text()
+        # Without a date in the spec, the others have that of the run.
+        shutil.rmtree(user.lock)
+        user.wants("top", "other")
+        assert "--as-of 2025-10-01T00:00:00Z" in refused(
+            user.locks("--upgrade-package", "top", "--as-of", "2025-10-01"), 2
+        )
+        assert user.locked_pins("--upgrade-package", "top") == {**moved, "other": "2.0.0"}
+
+
+def test_upgrade_and_upgrade_package_exclude_each_other(user: User) -> None:
+    user.wants("weekly")
+    error = refused(user.locks("--upgrade", "--upgrade-package", "weekly"), 2)
+    assert error.startswith("--upgrade and --upgrade-package exclude each other")
+
+
 def test_a_refused_upgrade_leaves_spec_and_lock(user: User) -> None:
     user.wants("weekly", as_of=JUNE)
     user.locked()

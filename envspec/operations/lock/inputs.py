@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 from envspec import documents
 from envspec.context import Context
 from envspec.credentials import unset
-from envspec.errors import NetworkError, StaleLock
+from envspec.errors import NetworkError, StaleLock, UsageError
 from envspec.facts import Facts
 from envspec.io.store import Store
 from envspec.lockfile.check import StaleCause
 from envspec.lockfile.document import load
 from envspec.lockfile.folder import read_lock
 from envspec.lockfile.header import LOCK_FILE, pins_sha256, verify_checksum
+from envspec.lockfile.toml_writer import time_text
 from envspec.models import Lock
 from envspec.operations.lock.cache import is_ours
 from envspec.operations.lock.check import check_lock
@@ -57,16 +58,28 @@ def times_of(request: LockRequest, spec: Spec, old: Lock | None, started: dateti
     """Up to when releases are considered, and those of `--upgrade-package`.
 
     With an age in the spec, as without `as_of`, the lock's own time counts until `--upgrade`, or until the age changes.
+
+    Raises:
+        UsageError: the date for the packages of `--upgrade-package` is before that of all packages.
     """
     as_of = spec.env.as_of
-    newest = as_of.before(started) if isinstance(as_of, Age) else started
-    if isinstance(request.as_of, datetime):
-        newest = request.as_of
-    if isinstance(as_of, datetime):
-        return as_of, newest
+    latest = as_of.before(started) if isinstance(as_of, Age) else started
     keeps = old is not None and request.upgrade is Upgrade.KEEP and (as_of is None or old.as_of_spec == str(as_of))
-    kept = old.as_of if old is not None and keeps else newest
-    return kept, max(kept, newest)
+    if isinstance(as_of, datetime):
+        kept = as_of
+    elif old is not None and keeps:
+        kept = old.as_of
+    else:
+        kept = latest
+    if not isinstance(request.as_of, datetime):
+        return kept, max(kept, latest)
+    if request.as_of < kept and not request.variant:
+        raise UsageError(
+            f"--as-of {time_text(request.as_of)}: --upgrade-package moves packages to releases after "
+            f"{time_text(kept)}, the date of the others",
+            hint="name a later date, or `now`",
+        )
+    return kept, max(kept, request.as_of)
 
 
 def for_variant(state: LockState, document: bytes) -> LockState:

@@ -98,10 +98,10 @@ def compile_lock(
         if request.variant:
             state = for_variant(state, lock_of(request, base))
         report_fixed(state)
-        state = with_known_names(state, whole)
-        packages, text = resolve_upgrade(state, text)
+        known = with_known_names(state, whole)
+        packages, text = resolve_upgrade(known, text)
         lock = assemble_lock(packages)
-        report(lock, state)
+        report(lock, replace(known, old=state.old))
         files = lock_files(lock)
         _check_hosts(packages.state, lock)
         if previous.is_looked_up:

@@ -9,6 +9,7 @@ from datetime import datetime
 from envspec.context import ReporterOf
 from envspec.errors import NoSolution, StaleLock, UsageError
 from envspec.lockfile.folder import read_lock
+from envspec.lockfile.header import FORMAT
 from envspec.models import Lock
 from envspec.names import normalised
 from envspec.operations.lock.inputs import document_of, parse
@@ -36,16 +37,18 @@ def upgrade_text(text: str, request: LockRequest, now: datetime) -> str:
 
 
 def with_known_names(state: LockState, whole: Spec) -> LockState:
-    """With those names of `--upgrade-package` that this lock decides.
+    """With those names of `--upgrade-package` that this lock decides; and, without a lock, with the packages that the
+    spec gives without them.
 
     A variant follows the spec's own lock, which has moved what it has by now.
 
     Raises:
         UsageError: a name is neither in a lock of the spec nor in the spec.
     """
-    request, old = state.request, state.old
-    if not request.upgrade_packages or old is None:
+    request = state.request
+    if not request.upgrade_packages:
         return state
+    old = state.old or _first_lock(state)
     existing = names_in(old) | names_required(whole.variant(request.variant))
     if request.variant and state.base is not None:
         existing -= names_in(state.base) | names_required(whole)
@@ -57,7 +60,25 @@ def with_known_names(state: LockState, whole: Spec) -> LockState:
                 others |= names_in(read_lock(variant_directory(request.directory, name)))
         check_names(request.upgrade_packages, existing | others)
     names = tuple(name for name in request.upgrade_packages if name in existing)
-    return replace(state, request=replace(request, upgrade_packages=names))
+    return replace(state, old=old, request=replace(request, upgrade_packages=names))
+
+
+def _first_lock(state: LockState) -> Lock:
+    """The packages that a spec without a lock compiles to; none if nothing satisfies it."""
+    lock = Lock(
+        format=FORMAT,
+        name=state.spec.env.name,
+        input_sha256=state.input_sha256,
+        as_of=state.as_of,
+        resolutions=(),
+        decisions=(),
+        base_image=None,
+        driver=None,
+        gpu_code=(),
+    )
+    with suppress(NoSolution, RefusedValues):
+        lock = _with_packages(lock, resolve(_quiet(state)))
+    return lock
 
 
 def resolve_upgrade(state: LockState, text: str) -> tuple[Resolved, str]:
