@@ -94,7 +94,8 @@ class TargetRequest:
 
     def answer_key(self, resolver: Resolver) -> str:
         request = self.request
-        bounds = sorted((each.line, each.kind.value) for each in request.bounds)
+        # Their reasons are part of the answer.
+        bounds = sorted((each.line, each.kind.value, tuple(map(str, each.why))) for each in request.bounds)
         return cache.key_of([self.view_key, resolver.version, sorted(request.requirements), bounds])
 
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
+from datetime import datetime, timezone
 
+import pytest
+from packaging.version import Version
+
+from envspec.models import Platform, Python, Target
 from envspec.resolve import RESOLVERS, SOLVERS, resolver, solver
-from envspec.resolve.pypi.resolver import uv_reason
+from envspec.resolve.pypi.index.routing import PackageIndex, Rules
+from envspec.resolve.pypi.resolve import TargetRequest
+from envspec.resolve.pypi.resolver import PypiRequest, exclusions_of, uv_reason
 
 BECAUSE = "Because torch==2.9.1 depends on cudnn==9 and you require torch, we can conclude that you require cudnn==9."
 AND = "And because you require cudnn==8, we can conclude that your requirements are unsatisfiable."
@@ -47,3 +54,15 @@ def test_other_reasons(stderr: str, reason: str) -> None:
 def test_every_resolver_and_solver_has_a_version(name: str) -> None:
     of_name = resolver(name) if name in RESOLVERS else solver(name)
     assert of_name.version.partition(" ")[0].removeprefix("py-") == name
+
+
+def test_another_reason_of_a_bound_is_another_question() -> None:
+    rules = Rules(datetime(2026, 1, 1, tzinfo=timezone.utc), (), PackageIndex("default", "https://index.example.com/"))
+    plain = TargetRequest(
+        PypiRequest(Target(Platform.LINUX_64, Python("3.12.3", "spec")), ("app",)), rules, {}, "identity"
+    )
+    keys: set[str] = set()
+    for problem in ("its build calls cc", "it requires Python 3.9"):
+        bounds = exclusions_of({("app", Version("2.0")): problem})
+        keys.add(replace(plain, request=plain.request.with_bounds(bounds)).answer_key(resolver("uv")))
+    assert len(keys) == 2
