@@ -97,6 +97,15 @@ class Upgrade(Enum):
     ALL = "all"
 
 
+class Hints(Enum):
+    """What the error of a spec without a solution gets. NONE: nothing, since nobody sees it. TRIED: changes of the spec
+    that give a solution, which takes other resolutions.
+    """
+
+    NONE = "none"
+    TRIED = "tried"
+
+
 def as_of_option(text: str, now: datetime) -> datetime | Age:
     """What `--as-of` names: `now`, a date, a time, or an age. A time without an offset is in UTC.
 
@@ -363,11 +372,12 @@ class PypiResult:
 
     cutoffs: of the packages that `--upgrade-package` has moved.
     commits: of git repositories.
-    way_out: constraints with which no package goes years back, as a hint; empty if none is known.
+    way_out: gives constraints with which no package goes years back, as a hint; empty if none is known. They are
+        looked for by other resolutions.
     """
 
     resolutions: tuple[Resolution, ...]
     requests: tuple[TargetRequest, ...] = ()
     cutoffs: Mapping[str, datetime] = field(default_factory=dict)
     commits: tuple[Commit, ...] = ()
-    way_out: str = ""
+    way_out: Callable[[], str] = str

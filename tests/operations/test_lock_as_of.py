@@ -343,6 +343,22 @@ def test_upgrade_package_beside_as_of_resolves_twice_and_assembles_once(tmp_path
         assert len(registry.held.asked) == len(looked_up)
 
 
+def test_no_way_out_is_looked_for_if_the_upgrade_has_a_solution(tmp_path: Path) -> None:
+    """Without the upgrade, nothing satisfies the changed spec: nobody sees that error."""
+    september = datetime(2025, 9, 1, tzinfo=timezone.utc)
+    runs = counting_uv(tmp_path)
+    needy = release("needy", "1.0.0", requires=["top>=2"])
+    with IndexServer([*chain(), needy, File(wheel("top", "2.0.0"), september)]) as index:
+        user = User(tmp_path, index.url, PYTHONPATH=f"{tmp_path}:{ROOT}")
+        user.wants("top>=1", "other", as_of=JUNE)
+        succeeded(user.runs_anew("lock", user.spec))
+        user.wants("top>=1", "other", "needy>=1", as_of=JUNE)
+        runs.unlink()
+        succeeded(user.runs_anew("lock", user.spec, "--upgrade-package", "top"))
+        assert user.pins() == {"top": "2.0.0", "other": "1.0.0", "needy": "1.0.0"}
+        assert runs.read_text() == 4 * "run\n"
+
+
 def test_upgrade_package_that_finds_nothing_newer_says_so_and_leaves_the_spec(user: User) -> None:
     user.wants("weekly", "base<2", as_of=JUNE)
     user.locked()

@@ -24,9 +24,9 @@ from envspec.lockfile.header import FORMAT
 from envspec.models import BaseImage, Lock, Package, PinnedDigest, Platform, Resolution, Target
 from envspec.operations.build_settings import same_build, with_builds
 from envspec.operations.lock.complete import complete, installed_on, unknown_digests
-from envspec.operations.lock_state import BRIEF, LockState, PypiResult, Resolved, Upgrade, find_package, linux_platforms
+from envspec.operations.lock_state import BRIEF, LockState, Resolved, Upgrade, find_package, linux_platforms
 from envspec.operations.shared_files import check_owners, conflict_warnings, idle_owners, with_built, with_owners
-from envspec.reasons import Reason, Why
+from envspec.reasons import Reason
 from envspec.resolve.pypi.request import overrides_of
 from envspec.resolve.upgrade import names_of
 from envspec.spec import Spec
@@ -90,7 +90,7 @@ def assemble(packages: Resolved) -> Lock:
 
     lock, warnings_of_plan = complete(resolved, spec, facts, pinned, partial(_newest_archive, state))
     warnings = list(_on_platforms((each.request.target.platform, each.warnings) for each in decided))
-    warnings += _on_platforms((part.target.platform, _with_way_out(part.warnings, pypi)) for part in resolutions)
+    warnings += _on_platforms(_with_way_out(resolutions, pypi.way_out()))
     warnings += warnings_of_plan
     for image in lock.base_images:
         warnings += _without_digest(image, failures.get(image))
@@ -135,14 +135,17 @@ def _on_platforms(warnings: Iterable[tuple[Platform, Iterable[str]]]) -> Iterato
         yield f"{', '.join(dict.fromkeys(names))}: {text}"
 
 
-def _with_way_out(warnings: Why, pypi: PypiResult) -> Iterator[str]:
+def _with_way_out(resolutions: Sequence[Resolution], way_out: str) -> Iterator[tuple[Platform, list[str]]]:
     """Warnings; the first about a package that went years back states the constraints with which none does."""
-    first = _first_held_back(pypi.resolutions)
-    for warning in warnings:
-        if pypi.way_out and warning == first:
-            yield f"{warning}. {pypi.way_out[0].upper()}{pypi.way_out[1:]}"
-        else:
-            yield str(warning)
+    first = _first_held_back(resolutions)
+    for part in resolutions:
+        texts: list[str] = []
+        for warning in part.warnings:
+            text = str(warning)
+            if way_out and warning == first:
+                text += f". {way_out[0].upper()}{way_out[1:]}"
+            texts.append(text)
+        yield part.target.platform, texts
 
 
 def _first_held_back(resolutions: Sequence[Resolution]) -> Reason | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from packaging.version import Version
 
@@ -12,7 +13,7 @@ from envspec.errors import NoSolution
 from envspec.models import Lock, Platform, Resolution, Target
 from envspec.names import normalised
 from envspec.operations.lock.attempts import Attempt, Attempts, Lines, Solution
-from envspec.operations.lock_state import LockState, PypiResult, keep_names, packages_in, pypi_names_of, rename
+from envspec.operations.lock_state import Hints, LockState, PypiResult, keep_names, packages_in, pypi_names_of, rename
 from envspec.origins import INDEX_FAMILY
 from envspec.resolve.pypi.errors import UnusableSdists
 from envspec.resolve.pypi.index.selection import Sdists
@@ -43,11 +44,13 @@ class Pypi:
         self._attempts = Attempts(state, targets, provided)
         self._own = rename(state.own_times(), normalised)
 
-    def resolve(self) -> PypiResult:
+    def resolve(self, hints: Hints) -> PypiResult:
         """What the cutoffs allow; with `--upgrade-package`, only what its names must move."""
+        if hints is Hints.NONE:
+            return self._resolve()
         spec, built = self._state.spec, self._attempts.usable_sdists
         try:
-            found = self._resolve()
+            return self._resolve()
         except Unsolvable as error:
             from envspec.operations.lock.suggestions import ways_to_solve
 
@@ -61,11 +64,14 @@ class Pypi:
             if others := with_wheels(error.sdists, spec, self._tried, built()):
                 error.hint = f"{error.hint}\n  or {others}"
             raise
-        if not any(part.held_back for part in found.resolutions):
-            return found
+
+    def _way_out(self, resolutions: Sequence[Resolution]) -> str:
+        """See `PypiResult`."""
+        if not any(part.held_back for part in resolutions):
+            return ""
         from envspec.operations.lock.suggestions import newer_releases
 
-        return replace(found, way_out=newer_releases(found.resolutions, spec, self._tried, built()))
+        return newer_releases(resolutions, self._state.spec, self._tried, self._attempts.usable_sdists())
 
     def _tried(self, update: Mapping[str, object], sdists: Sdists = Sdists.WITHOUT_WHEEL) -> tuple[Resolution, ...]:
         return self._attempts.solve_quietly(update, Cutoffs(self._state.as_of, self._own), sdists)
@@ -99,7 +105,8 @@ class Pypi:
             self._attempts.context.reporter.warning(
                 f"pip.overrides: {name} changes nothing: what locked packages require is the same without it"
             )
-        return PypiResult(found.resolutions, tuple(found.requests), times, self._attempts.commits)
+        way_out = partial(self._way_out, found.resolutions)
+        return PypiResult(found.resolutions, tuple(found.requests), times, self._attempts.commits, way_out)
 
     def _idle_overrides(self, resolutions: Sequence[Resolution]) -> list[str]:
         """The names of overrides without an effect, as far as it is recorded: not for what conda provides."""

@@ -9,7 +9,15 @@ from envspec.errors import UsageError
 from envspec.models import Lock, Resolution, Target
 from envspec.names import normalised
 from envspec.operations.lock.inputs import spec_error_of
-from envspec.operations.lock_state import CondaResult, LockRequest, LockState, PypiResult, Resolved, pypi_names_of
+from envspec.operations.lock_state import (
+    CondaResult,
+    Hints,
+    LockRequest,
+    LockState,
+    PypiResult,
+    Resolved,
+    pypi_names_of,
+)
 from envspec.resolve.types import RefusedLines
 from envspec.resolve.upgrade import names_in_conda
 from envspec.spec import Spec
@@ -26,7 +34,7 @@ def resolve_spec(state: LockState) -> Resolved:
         SpecError: lines of the spec that nothing satisfies. NoSolution: nothing satisfies all of them.
     """
     with _errors_of(state.request, state.spec):
-        return resolve(state)
+        return resolve(state, Hints.TRIED)
 
 
 def assemble_lock(packages: Resolved) -> Lock:
@@ -38,7 +46,7 @@ def assemble_lock(packages: Resolved) -> Lock:
         return assemble(packages)
 
 
-def resolve(state: LockState) -> Resolved:
+def resolve(state: LockState, hints: Hints = Hints.NONE) -> Resolved:
     """As `resolve_spec`, with RefusedValues and RefusedLines instead of SpecError."""
     given = None
     if state.spec.pip.on_top_of or state.spec.image.packages is BasePackages.KEEP:
@@ -50,7 +58,7 @@ def resolve(state: LockState) -> Resolved:
     conda = _conda(state, of_conda)
     targets, decisions = targets_of(state.spec, state.facts, state.as_of, conda.pythons, given)
     of_pypi = [name for name in state.upgraded if name not in of_conda]
-    pypi = _pypi(state, targets, conda, of_pypi)
+    pypi = _pypi(state, targets, conda, of_pypi, hints)
     return Resolved(state, decisions, conda, pypi)
 
 
@@ -77,12 +85,14 @@ def _conda(state: LockState, upgraded: Sequence[str]) -> CondaResult:
     return resolve_conda(state, upgraded)
 
 
-def _pypi(state: LockState, targets: Sequence[Target], conda: CondaResult, upgraded: Sequence[str]) -> PypiResult:
+def _pypi(
+    state: LockState, targets: Sequence[Target], conda: CondaResult, upgraded: Sequence[str], hints: Hints
+) -> PypiResult:
     if not state.spec.pip.dependencies:
         return PypiResult(tuple(Resolution(target, ()) for target in targets))
     from envspec.operations.lock.pypi import Pypi
 
-    return Pypi(state, targets, conda.provided, upgraded).resolve()
+    return Pypi(state, targets, conda.provided, upgraded).resolve(hints)
 
 
 def names_required(spec: Spec) -> set[str]:
