@@ -50,8 +50,8 @@ from envspec.resolve.pypi.index.client import IndexClient
 from envspec.resolve.pypi.index.page import PageListing, parse_page
 from envspec.resolve.pypi.index.routing import NotListed, PackageIndex, Rules
 from envspec.resolve.pypi.index.selection import own_files
-from envspec.resolve.pypi.resolve import TargetRequest, resolve_all
-from envspec.resolve.pypi.resolver import Bound, BoundKind, PypiRequest
+from envspec.resolve.pypi.resolve import resolve_all
+from envspec.resolve.pypi.types import Bound, BoundKind, PypiRequest, TargetRequest
 from envspec.spec.conda import name_of
 from envspec.spec.requirements import Requirement, RequirementKind, read_constraint, read_override, read_requirement
 from envspec.spec.targets import MACOS, marker_environment, wheel_tags
@@ -440,7 +440,7 @@ async def _choose_versions(audit: Audit, index: PackageIndex, store: Store, cont
         request = _resolver_request(audit, resolved, index, as_of)
     except NoSuchBuild as error:
         return _skip_versions(audit, error.message)
-    key = cache.key_of(["audit", request.answer_key(resolver("uv"))])
+    key = cache.key_of(["audit", request.answer_key(resolver("uv").version)])
     try:
         if (stored := store.answer(key)) is not None:
             raise NoSolution(stored["unsolvable"])

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         Resolution,
         Target,
     )
-    from envspec.resolve.pypi.resolve import TargetRequest
+    from envspec.resolve.pypi.types import TargetRequest
     from envspec.resolve.types import CondaProvided, FoundEnvironment
     from envspec.spec import Requirement, Spec
 

@@ -12,10 +12,10 @@ from packaging.version import Version
 
 from envspec.errors import UsageError
 from envspec.models import CondaPackage, Lock, Package, Platform, Resolution, Target
-from envspec.resolve.pypi.resolver import Bound, BoundKind
+from envspec.resolve.pypi.types import Bound, BoundKind
 
 if TYPE_CHECKING:
-    from envspec.resolve.pypi.resolve import TargetRequest
+    from envspec.resolve.pypi.types import TargetRequest
 
 
 def names_in(lock: Lock) -> set[str]:

@@ -25,7 +25,8 @@ from envspec.models import Dependent, Package, Platform, Python, Rejected, Resol
 from envspec.reasons import reason
 from envspec.resolve import resolver
 from envspec.resolve.pypi.request import GivenPackages, IndexUrls, target_request
-from envspec.resolve.pypi.resolve import TargetRequest, resolve_all
+from envspec.resolve.pypi.resolve import resolve_all
+from envspec.resolve.pypi.types import TargetRequest
 from envspec.resolve.types import CondaProvided, Cutoffs
 from envspec.spec import parse_spec
 from tests.conftest import Serve

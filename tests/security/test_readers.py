@@ -34,11 +34,11 @@ from envspec.documents import MAX_JSON_MARKS, parse_json
 from envspec.io.archives import MAX_METADATA_BYTES
 from envspec.io.http import PAGE_BYTES
 from envspec.lockfile.header import add_checksum
-from envspec.resolve.pypi.errors import excluded_versions
 from envspec.resolve.pypi.index import file_metadata as sdist_reader
 from envspec.resolve.pypi.index.file_metadata import LARGEST_BYTES
 from envspec.resolve.pypi.index.page import MOST_FILES, BadPage, parse_page
 from envspec.resolve.pypi.metadata import declared, parsed
+from envspec.resolve.pypi.no_solution import excluded_versions
 from envspec.spec.conda import read_match_spec
 from envspec.spec.load import parse_spec
 from tests.support import preloaded

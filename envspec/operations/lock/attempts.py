@@ -23,8 +23,9 @@ from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.routing import BuiltSource
 from envspec.resolve.pypi.index.selection import Sdists
 from envspec.resolve.pypi.request import GivenPackages, IndexUrls, sources_of, target_request, wheel_urls
-from envspec.resolve.pypi.resolve import TargetRequest, resolve_all
+from envspec.resolve.pypi.resolve import resolve_all
 from envspec.resolve.pypi.resolver import Unsolvable
+from envspec.resolve.pypi.types import TargetRequest
 from envspec.resolve.pypi.url_wheels import fetch_wheel
 from envspec.resolve.types import Cutoffs, ProvidedPackage, RefusedLines
 from envspec.resolve.upgrade import names_of, with_old_pins

@@ -29,8 +29,7 @@ from envspec.models import (
 from envspec.names import SDIST_ENDINGS, normalised
 from envspec.resolve.pypi.index.selection import TagRanks
 from envspec.resolve.pypi.metadata import parsed
-from envspec.resolve.pypi.resolve import TargetRequest
-from envspec.resolve.pypi.resolver import BoundKind
+from envspec.resolve.pypi.types import BoundKind, TargetRequest
 from envspec.resolve.upgrade import names_of
 
 #: How a lock says that envspec measured a hash, since the index has none.

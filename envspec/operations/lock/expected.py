@@ -68,7 +68,7 @@ from envspec.resolve.pypi.request import (
     target_request,
     wheel_urls,
 )
-from envspec.resolve.pypi.resolve import TargetRequest
+from envspec.resolve.pypi.types import TargetRequest
 from envspec.resolve.types import Cutoffs, FoundEnvironment, FoundPackage, ProvidedPackage
 from envspec.resolve.upgrade import conda_packages, names_of
 from envspec.spec import Requirement, RequirementKind, Spec

@@ -50,8 +50,8 @@ from envspec.resolve.pypi.index.selection import version_of
 from envspec.resolve.pypi.index.view import Pages, View
 from envspec.resolve.pypi.metadata import requirements_in
 from envspec.resolve.pypi.request import indexes_of
-from envspec.resolve.pypi.resolve import TargetRequest
 from envspec.resolve.pypi.resolver import PassedOver
+from envspec.resolve.pypi.types import TargetRequest
 from envspec.resolve.types import Release, required_by
 from envspec.resolve.upgrade import names_of
 

@@ -14,10 +14,10 @@ from envspec.context import Context, Step
 from envspec.facts import Facts
 from envspec.models import Resolution
 from envspec.operations.lock_state import is_to_build, packages_in, pypi_names_of
-from envspec.resolve.pypi.errors import UnbuiltSdist, bounds_in, words_of
+from envspec.resolve.pypi.errors import UnbuiltSdist
 from envspec.resolve.pypi.index.selection import Sdists
-from envspec.resolve.pypi.resolve import TargetRequest
-from envspec.resolve.pypi.resolver import Bound
+from envspec.resolve.pypi.no_solution import bounds_in, words_of
+from envspec.resolve.pypi.types import Bound, TargetRequest
 from envspec.spec import Requirement, Spec
 from envspec.spec.errors import quoted
 from envspec.spec.requirements import read_constraint, read_requirement

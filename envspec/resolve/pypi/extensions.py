@@ -16,7 +16,7 @@ from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.selection import version_of
 from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import parsed
-from envspec.resolve.pypi.resolver import PypiRequest
+from envspec.resolve.pypi.types import PypiRequest
 from envspec.resolve.pypi.wheel_coverage import loading_pythons
 from envspec.spec.pip_lines import index_lines
 

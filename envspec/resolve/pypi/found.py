@@ -26,7 +26,7 @@ from envspec.resolve.pypi.metadata import (
     without_marker,
     without_requirements,
 )
-from envspec.resolve.pypi.resolver import Bound
+from envspec.resolve.pypi.types import Bound
 from envspec.resolve.types import FoundEnvironment, FoundPackage
 
 #: In bytes; a report of `pip inspect` of 1,000 packages has 10 million.

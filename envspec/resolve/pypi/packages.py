@@ -47,8 +47,9 @@ from envspec.resolve.pypi.metadata import (
     requires_python,
     without_marker,
 )
-from envspec.resolve.pypi.resolver import OLD_PINS, BoundKind, Pins, PypiRequest, ResolverError
+from envspec.resolve.pypi.resolver import Pins, ResolverError
 from envspec.resolve.pypi.shared_files import MAX_INIT_BYTES, shared_files
+from envspec.resolve.pypi.types import OLD_PINS, BoundKind, PypiRequest
 from envspec.resolve.pypi.wheel_coverage import no_wheel_reason
 from envspec.resolve.types import CondaProvided, FoundPackage
 

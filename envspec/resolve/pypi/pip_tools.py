@@ -19,7 +19,8 @@ from envspec.io.process import run
 from envspec.models import Platform, Target
 from envspec.names import normalised
 from envspec.resolve.pypi.index.selection import version_text
-from envspec.resolve.pypi.resolver import Pins, PypiRequest, ResolverError, Unsolvable, Workspace, read_pins
+from envspec.resolve.pypi.resolver import Pins, ResolverError, Unsolvable, Workspace, read_pins
+from envspec.resolve.pypi.types import PypiRequest
 
 _MACHINES = {
     ("Linux", "x86_64"): Platform.LINUX_64,

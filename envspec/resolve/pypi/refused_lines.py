@@ -20,7 +20,7 @@ from envspec.resolve.pypi.index.routing import NotListed, PackageIndexError, Rul
 from envspec.resolve.pypi.index.selection import upload_time, version_of
 from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import parsed
-from envspec.resolve.pypi.resolver import PypiRequest
+from envspec.resolve.pypi.types import PypiRequest
 from envspec.resolve.pypi.wheel_coverage import loading_pythons, needs_newer_glibc, no_wheel_text
 from envspec.resolve.types import RefusedLine
 from envspec.spec.dates import utc_text

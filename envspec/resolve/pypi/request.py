@@ -43,8 +43,7 @@ from envspec.resolve.pypi.index.routing import (
     routes_of,
 )
 from envspec.resolve.pypi.index.selection import TagRanks, version_of
-from envspec.resolve.pypi.resolve import TargetRequest
-from envspec.resolve.pypi.resolver import Bound, BoundKind, PypiRequest
+from envspec.resolve.pypi.types import Bound, BoundKind, PypiRequest, TargetRequest
 from envspec.resolve.types import Cutoffs, FoundEnvironment, ProvidedPackage
 from envspec.spec import Requirement, RequirementKind, Spec, UndatedFiles
 from envspec.spec.errors import KeyPath, RefusedValues

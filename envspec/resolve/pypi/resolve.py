@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -23,80 +22,22 @@ from envspec.facts.extensions import without_order
 from envspec.io.http import open_http
 from envspec.io.loopback import Loopback, listening
 from envspec.io.store import Store
-from envspec.models import Decision, Resolution
+from envspec.models import Resolution
 from envspec.names import normalised
 from envspec.resolve import cache
 from envspec.resolve.pypi import packages
-from envspec.resolve.pypi.errors import no_solution_error
 from envspec.resolve.pypi.index.client import IndexClient, missing_digests
-from envspec.resolve.pypi.index.routing import Rules
-from envspec.resolve.pypi.index.selection import Sdists
 from envspec.resolve.pypi.index.server import serve, simple_url
 from envspec.resolve.pypi.index.view import Bodies, Pages, View
 from envspec.resolve.pypi.metadata import parsed
+from envspec.resolve.pypi.no_solution import no_solution_error
 from envspec.resolve.pypi.refused_lines import refused_lines
-from envspec.resolve.pypi.resolver import Pins, PypiRequest, Resolver, Unsolvable, Workspace, exclusions_of
+from envspec.resolve.pypi.resolver import Pins, Resolver, Unsolvable, Workspace
+from envspec.resolve.pypi.types import PypiRequest, TargetRequest, exclusions_of
 from envspec.resolve.types import RefusedLine, RefusedLines, Release
 
 #: How many releases of one package a warning names.
 _NAMED: Final = 3
-
-
-@dataclass(frozen=True, slots=True)
-class TargetRequest:
-    """One target's request with everything that decides its result, and what was decided to make it.
-
-    environment: for markers.
-    identity: JSON of all that decides the rules (indexes, `as_of`, facts), without credentials: rules contain
-        functions, which cannot be compared.
-    tried_in_turn: names of which a resolver will try one release after another.
-    serves_gpus: see `BuildChoice`.
-    no_torch: why torch can't be in the resolution.
-    """
-
-    request: PypiRequest
-    rules: Rules
-    environment: Mapping[str, str]
-    identity: object
-    tried_in_turn: tuple[str, ...] = ()
-    decisions: tuple[Decision, ...] = ()
-    warnings: tuple[str, ...] = ()
-    serves_gpus: bool = True
-    no_torch: NoSolution | None = None
-
-    @property
-    def view_key(self) -> str:
-        """Identifies what the target sees of the indexes, independent of its requirements."""
-        target = self.request.target
-        parts = [self.identity, target.platform.value, target.python.version, target.glibc, target.macos]
-        return cache.key_of(parts)[:20]
-
-    def with_build_results(self, built: Mapping[Release, bytes], excluded: Mapping[Release, str]) -> TargetRequest:
-        """With what builds of sdists have shown. built: METADATA of wheels. excluded: why a release cannot be built."""
-        if not built and not excluded:
-            return self
-        identity = self.identity
-        if built:
-            hashes = [(name, str(version), hashlib.sha256(body).hexdigest()) for (name, version), body in built.items()]
-            identity = [identity, sorted(hashes)]
-        return replace(
-            self,
-            request=self.request.with_bounds(exclusions_of(excluded)),
-            rules=replace(self.rules, built=built),
-            identity=identity,
-        )
-
-    def with_sdists(self, sdists: Sdists) -> TargetRequest:
-        """With other sdists as candidates."""
-        if sdists is self.rules.sdists:
-            return self
-        return replace(self, rules=replace(self.rules, sdists=sdists), identity=[self.identity, sdists.value])
-
-    def answer_key(self, resolver: Resolver) -> str:
-        request = self.request
-        # Their reasons are part of the answer.
-        bounds = sorted((each.line, each.kind.value, tuple(map(str, each.why))) for each in request.bounds)
-        return cache.key_of([self.view_key, resolver.version, sorted(request.requirements), bounds])
 
 
 async def resolve_all(
@@ -115,7 +56,7 @@ async def resolve_all(
         NoSolution: no set of releases satisfies a request, or only with torch, which has no build for its CUDA.
         NetworkError: an index failed, or offline and not in the cache.
     """
-    keys = [request.answer_key(resolver) for request in requests]
+    keys = [request.answer_key(resolver.version) for request in requests]
     by_key = dict(zip(keys, requests, strict=True))
     resolved: dict[str, Resolution] = {}
     fresh: dict[str, TargetRequest] = {}

@@ -5,110 +5,17 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
-
-from packaging.version import Version
 
 from envspec.errors import EnvspecError, NoSolution
 from envspec.io.confine import ALONE
 from envspec.io.process import run
 from envspec.models import Platform, Target
 from envspec.names import normalised
-from envspec.reasons import Why, reason
-from envspec.resolve.types import Release
-
-
-class BoundKind(Enum):
-    """What a bound is, and whether a resolver must follow it.
-
-    CONSTRAINT: of the spec, of the build of torch, or of what the environment is installed on top of: must.
-    EXCLUDED: a release that cannot be built for the target: must.
-    PREFERRED: one that the spec prefers.
-    PINNED: one that goes before what the spec prefers.
-    KEPT: the same, of the lock that is replaced; without it, another release is chosen.
-    SAME: the same; it is chosen without it, too.
-    """
-
-    CONSTRAINT = "constraint"
-    EXCLUDED = "excluded"
-    PREFERRED = "preferred"
-    PINNED = "pinned"
-    KEPT = "kept"
-    SAME = "same"
-
-
-#: Kinds of the pins of a lock that is replaced.
-OLD_PINS: Final = (BoundKind.KEPT, BoundKind.SAME)
-_PINS: Final = (BoundKind.PINNED, *OLD_PINS)
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """A bound on a package that is required.
-
-    line: of PEP 508: `numpy<2`; of one release `numpy==2.2.6` or `numpy!=2.2.6`.
-    why: it leaves out releases; empty if the spec states it.
-    """
-
-    line: str
-    kind: BoundKind = BoundKind.CONSTRAINT
-    why: Why = ()
-
-    @property
-    def release(self) -> Release:
-        """Of a bound on one release."""
-        name, _, text = re.split(r"([!=]=)", self.line, maxsplit=1)
-        return name, Version(text)
-
-
-@dataclass(frozen=True, slots=True)
-class PypiRequest:
-    """What a resolver resolves for one target. requirements: PEP 508 lines."""
-
-    target: Target
-    requirements: tuple[str, ...]
-    bounds: tuple[Bound, ...] = ()
-
-    def of_kind(self, *kinds: BoundKind) -> list[Bound]:
-        return sorted((each for each in self.bounds if each.kind in kinds), key=lambda each: each.line)
-
-    def with_bounds(self, bounds: Iterable[Bound]) -> PypiRequest:
-        return replace(self, bounds=(*self.bounds, *bounds))
-
-    @property
-    def constraints(self) -> list[str]:
-        """The lines that a resolver must follow."""
-        return [each.line for each in (*self.of_kind(BoundKind.CONSTRAINT), *self.of_kind(BoundKind.EXCLUDED))]
-
-    @property
-    def preferences(self) -> list[str]:
-        """The lines that a resolver follows if it can: one for each package."""
-        bounds = [*self.of_kind(BoundKind.PREFERRED), *self.of_kind(*_PINS)]
-        return sorted({each.release[0]: each.line for each in bounds}.values())
-
-    def release_of(self, name: str, *kinds: BoundKind) -> Version | None:
-        """The release of a package that a bound of one of these kinds names."""
-        return dict(each.release for each in self.of_kind(*kinds)).get(name)
-
-    def is_kept(self, name: str, version: Version) -> bool:
-        """Whether an older lock decides a version: without that, another one would have been chosen."""
-        return self.release_of(name, BoundKind.PINNED, BoundKind.KEPT) == version
-
-    def excluded(self) -> dict[Release, Why]:
-        """The releases that cannot be built for the target, with the reasons."""
-        return {each.release: each.why for each in self.of_kind(BoundKind.EXCLUDED)}
-
-
-def exclusions_of(releases: Mapping[Release, str]) -> list[Bound]:
-    """Bounds without these releases. releases: with the reasons why they cannot be built."""
-    return [
-        Bound(f"{name}!={version}", BoundKind.EXCLUDED, (reason("unreadable", problem=problem),))
-        for (name, version), problem in releases.items()
-    ]
+from envspec.resolve.pypi.types import PypiRequest
 
 
 @dataclass(frozen=True, slots=True)

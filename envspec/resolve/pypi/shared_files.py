@@ -5,7 +5,6 @@ Decided once, when the lock is made: `envspec install`, images, Dockerfiles and 
 
 from __future__ import annotations
 
-import asyncio
 import io
 import re
 import token
@@ -100,6 +99,9 @@ def _statements(content: bytes) -> Iterator[str]:
 
 async def shared_files(found: Iterable[Overlap], read: ReadSmall) -> tuple[SharedFiles, ...]:
     """Whose the files are that packages have with different content, as far as names and content decide it."""
+    # `lock --check` needs `decide` alone.
+    from asyncio import gather
+
     usable: list[Overlap] = []
     inits: dict[str, Overlap] = {}
     for each in found:
@@ -109,7 +111,7 @@ async def shared_files(found: Iterable[Overlap], read: ReadSmall) -> tuple[Share
         usable.append(each)
         if _is_init(each.path) and not is_incidental(each.path) and len(inits) < _MOST_READ:
             inits[each.path] = each
-    owners = await asyncio.gather(*(_owner_by_content(each, read) for each in inits.values()))
+    owners = await gather(*(_owner_by_content(each, read) for each in inits.values()))
     by_content = dict(zip(inits, owners, strict=True))
     rows = []
     for each in usable:

@@ -7,12 +7,8 @@ from datetime import datetime, timezone
 import pytest
 
 from envspec.models import Dependent
-from envspec.resolve.pypi.errors import (
-    PypiCondaConflict,
-    check_conflicts,
-    excluded_versions,
-    torch_family_conflict,
-)
+from envspec.resolve.pypi.errors import PypiCondaConflict, check_conflicts, torch_family_conflict
+from envspec.resolve.pypi.no_solution import excluded_versions
 from envspec.resolve.types import CondaProvided
 from envspec.spec import Spec, parse_spec
 
