@@ -141,35 +141,48 @@ def read_poetry_lock(
     extras, groups: normalised names of those that are taken. sources: normalised names -> the index from which the
     project takes a package.
     """
-    file = TomlFile(path, imported)
-    # Poetry 2 writes the groups of each package.
-    others, named = _of_other_groups(file, {"main", *groups}), frozenset(extras)
+    file, named = TomlFile(path, imported), frozenset(extras)
     packages = _packages(file, lambda table, by: _poetry_package(table, by, imported, named))
-    if not _has_project(path, imported):
-        _clue_python(file, imported, text_of(file.table("metadata"), "python-versions"))
-        _add_roots(packages, path, imported, others)
-    taken: dict[str, set[tuple[str, str]]] = {}
+    taken: dict[str, set[Release]] = {}
     for each in packages:
         if each.index and each.index == sources.get(each.name):
             taken.setdefault(each.name, set()).add((each.version, each.index))
-    _add(packages, imported, others, taken=taken)
+    # Poetry 2 writes the groups of each package.
+    others = _of_other_groups(file, {"main", *groups})
+    _add_locked(file, packages, imported, [text_of(file.table("metadata"), "python-versions")], others, taken)
 
 
 def read_pdm_lock(path: Path, imported: Import, *, extras: Collection[str] = (), groups: Collection[str] = ()) -> None:
     """Read pdm.lock. extras, groups: normalised names of those of the project that are taken."""
     file = TomlFile(path, imported)
-    others = _of_other_groups(file, {"default", *extras, *groups})
     packages = _packages(file, lambda table, by: _pdm_package(table, by, imported))
-    if not _has_project(path, imported):
-        for target in list_of(file.data, "metadata", "targets"):
-            _clue_python(file, imported, text_of(target, "requires_python"))
-        _add_roots(packages, path, imported, others)
-    _add(packages, imported, others)
+    pythons = [text_of(target, "requires_python") for target in list_of(file.data, "metadata", "targets")]
+    _add_locked(file, packages, imported, pythons, _of_other_groups(file, {"default", *extras, *groups}))
 
 
-def _packages(file: TomlFile, read: Callable[[Mapping[str, Any], Source], LockedPackage | None]) -> list[LockedPackage]:
+def _add_locked(
+    file: TomlFile,
+    packages: list[LockedPackage],
+    imported: Import,
+    pythons: Iterable[str],
+    others: Set[str] = frozenset(),
+    taken: Mapping[str, Set[Release]] = MappingProxyType({}),
+) -> None:
+    """Add the packages of a lock that does not say what the project itself requires; without a project beside it, those
+    that no other one requires are required. pythons: of the lock. others, taken: as in `_add`.
+    """
+    if not _has_project(file.path, imported):
+        for python in pythons:
+            _clue_python(file, imported, python)
+        _add_roots(packages, file, imported, others)
+    _add(packages, imported, others, taken=taken)
+
+
+def _packages(
+    file: TomlFile, read: Callable[[Mapping[str, Any], Source], LockedPackage | None], key: str = "package"
+) -> list[LockedPackage]:
     """The packages of a lock, without those that can't be read."""
-    found = [read(table, by) for table, by in file.tables("package")]
+    found = [read(table, by) for table, by in file.tables(key)]
     return [each for each in found if each is not None]
 
 
@@ -193,15 +206,9 @@ def read_pylock(path: Path, imported: Import) -> None:
         lock = Pylock.from_dict(file.data)
     except PylockValidationError as error:
         raise Unreadable(f"{file.shown} is not a pylock.toml: {error}") from None
-    packages: list[LockedPackage] = []
-    for each, (table, by) in zip(lock.packages, file.tables("packages"), strict=True):
-        found = _pylock_package(each, table, by, imported)
-        if found is not None:
-            packages.append(found)
-    if not _has_project(path, imported):
-        _clue_python(file, imported, str(lock.requires_python or ""))
-        _add_roots(packages, path, imported)
-    _add(packages, imported)
+    entries = iter(lock.packages)
+    packages = _packages(file, lambda table, by: _pylock_package(next(entries), table, by, imported), "packages")
+    _add_locked(file, packages, imported, [str(lock.requires_python or "")])
 
 
 def _has_project(path: Path, imported: Import) -> bool:
@@ -333,7 +340,7 @@ def _uv_package(table: Mapping[str, Any], by: Source, imported: Import, extras: 
         address = f"git+{where.partition('?')[0]}@{commit}"
     registry = text_of(source, "registry")
     is_local = not source.keys().isdisjoint(("editable", "virtual", "directory", "path"))
-    markers = _of_extras(list_of(table, "resolution-markers"), extras)
+    markers = _of_extras(texts_of(table, "resolution-markers"), extras)
     return _package(table, by, imported, markers, registry, address, is_local=is_local)
 
 
@@ -352,12 +359,12 @@ def _poetry_package(
         address = url
     elif kind == "legacy":
         index = url
-    written = table.get("markers", [])
-    texts = [written]
-    if isinstance(written, Mapping):
-        texts = list(written.values())
-    markers = _of_extras(texts, extras)
-    return _package(table, by, imported, markers, index, address, is_local=kind in ("directory", "file"))
+    # One marker, or one for each group.
+    markers = {"": text_of(table, "markers")} | table_of(table, "markers")
+    texts = [each for each in markers.values() if isinstance(each, str) and each]
+    return _package(
+        table, by, imported, _of_extras(texts, extras), index, address, is_local=kind in ("directory", "file")
+    )
 
 
 # PDM
@@ -389,26 +396,20 @@ def _pylock_package(each: Entry, table: Mapping[str, Any], by: Source, imported:
 # What all of them have
 
 
-def _of_extras(markers: list[Any], extras: frozenset[str]) -> list[str]:
+def _of_extras(markers: Iterable[str], extras: frozenset[str]) -> list[str]:
     """Markers without their conditions on extras."""
     found = []
-    for each in _texts(markers):
+    for each in markers:
         rest = without_extras(each, extras)
         found.append(_NEVER if rest is None else rest)
     return found
-
-
-def _texts(values: list[Any]) -> list[str]:
-    """The texts among values, without empty ones."""
-    texts = [each for each in values if isinstance(each, str)]
-    return list(filter(None, texts))
 
 
 def _package(  # noqa: PLR0913
     table: Mapping[str, Any],
     by: Source,
     imported: Import,
-    markers: list[Any],
+    markers: list[str],
     index: str,
     url: str,
     *,
@@ -416,7 +417,8 @@ def _package(  # noqa: PLR0913
 ) -> LockedPackage | None:
     """A package; None, with an entry, if its name or version is none."""
     name, version = text_of(table, "name"), text_of(table, "version")
-    if not NAME.fits(name) or not (VERSION.fits(version) or not version):
+    has_version = VERSION.fits(version) or (not version and (is_local or url != ""))
+    if not (NAME.fits(name) and has_version):
         imported.add(by, f"{name} {version}", Outcome.NOT_UNDERSTOOD, "it is no name and version of a package")
         return None
     names = list(table_of(table, "dependencies"))
@@ -427,31 +429,27 @@ def _package(  # noqa: PLR0913
         else:
             names.append(text_of(each, "name"))
     requires = tuple(map(normalised, names))
-    return LockedPackage(normalised(name), version, by, tuple(_texts(markers)), index, url, requires, is_local)
+    return LockedPackage(normalised(name), version, by, tuple(markers), index, url, requires, is_local)
 
 
-def _add_roots(packages: list[LockedPackage], path: Path, imported: Import, others: Set[str] = frozenset()) -> None:
-    """Require the packages that no other one requires; all of them if the lock does not say what requires what.
-
-    others: names of packages that are not taken.
-    """
+def _add_roots(packages: list[LockedPackage], file: TomlFile, imported: Import, others: Set[str]) -> None:
+    """Require the packages that no other one requires; all of them if the lock does not say what requires what."""
     packages = [each for each in packages if each.name not in others]
     by_name: dict[str, LockedPackage] = {}
     for each in packages:
         if not each.is_local and _is_for(Platform.LINUX_64, each, PYTHONS):
             by_name[each.name] = each
     has_graph = any(each.requires for each in packages)
-    name = imported.shown(path)
     note = "the requirements are the packages that no other one requires"
     if not has_graph:
         note = "the file does not list which packages are required by others: all are dependencies"
-    imported.add(Source(name), name, Outcome.TRANSLATED, note)
+    imported.add(Source(file.shown), file.shown, Outcome.TRANSLATED, note)
     if not has_graph and not by_name.keys().isdisjoint(INDEX_FAMILY):
         by_name = {name: each for name, each in by_name.items() if not is_required_by_torch(name)}
     for root in roots({name: each.requires for name, each in by_name.items()}):
         package = by_name[root]
         text = f"{package.name} @ {package.url}" if package.url else package.name
-        add_requirement(text, package.by, imported, path.parent)
+        add_requirement(text, package.by, imported, file.path.parent)
 
 
 def _add(
@@ -469,7 +467,9 @@ def _add(
     """
     mirror = _mirror(packages)
     if mirror:
-        _note_mirror(mirror, packages[0].by.file, imported)
+        why = f"the default index is that of ENVSPEC_DEFAULT_INDEX: set it to {without_credentials(mirror)}"
+        imported.add(Source(packages[0].by.file), mirror, Outcome.TRANSLATED, why)
+        imported.draft.unread_indexes.append(mirror)
         packages = [replace(each, index="") if each.index == mirror else each for each in packages]
     pythons = python_versions(imported)
     for name, several in _group_by_name(packages).items():
@@ -484,7 +484,11 @@ def _add(
                 reason = "a local project: its version is that of its folder"
             elif package.name in others:
                 reason = "only for extras or groups that are not included"
-            elif len(several) == 1 and name == "torch" and _is_unsupported(package, imported):
+            elif (
+                len(several) == 1
+                and name == "torch"
+                and note_unsupported(imported, package.index, package.by, name=name, version=package.version)
+            ):
                 outcome, reason = Outcome.REFUSED, SUPPORTED
             elif package is not chosen:
                 reason = f"not preferred: {chosen.version} is{why}"
@@ -499,10 +503,6 @@ def _group_by_name(packages: Iterable[LockedPackage]) -> dict[str, list[LockedPa
     for each in packages:
         by_name.setdefault(each.name, []).append(each)
     return by_name
-
-
-def _is_unsupported(package: LockedPackage, imported: Import) -> bool:
-    return note_unsupported(imported, package.index, package.by, name=package.name, version=package.version)
 
 
 def note_locked(
@@ -538,12 +538,6 @@ def _mirror(packages: list[LockedPackage]) -> str:
         if each.index and not PYTORCH_PAGES.match(each.index):
             counts[each.index] += 1
     return counts.most_common(1)[0][0] if counts else ""
-
-
-def _note_mirror(mirror: str, file: str, imported: Import) -> None:
-    why = f"the default index is that of ENVSPEC_DEFAULT_INDEX: set it to {without_credentials(mirror)}"
-    imported.add(Source(file), mirror, Outcome.TRANSLATED, why)
-    imported.draft.unread_indexes.append(mirror)
 
 
 def _prefer(package: LockedPackage, imported: Import) -> str:

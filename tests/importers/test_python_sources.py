@@ -224,6 +224,8 @@ def test_a_lock_of_nonsense(tmp_path: Path) -> None:
     text = "package = [1, { name = 2 }, { name = 'a', version = '1', dependencies = 3, source = 4, markers = 5 }]"
     assert imported(write(tmp_path, uv_lock=text)).draft.versions == {"a": "1"}
     assert imported(write(tmp_path / "poetry", poetry_lock=text)).draft.versions == {"a": "1"}
+    unversioned = imported(write(tmp_path / "index", uv_lock="package = [{ name = 'torch' }]"))
+    assert (unversioned.draft.versions, [each.outcome for each in unversioned.ledger]) == ({}, [Outcome.NOT_UNDERSTOOD])
     with pytest.raises(Unreadable, match=r"is not a pylock.toml: Missing required value in 'lock-version'"):
         imported(write(tmp_path / "pylock", pylock_toml=text.replace("package =", "packages =")))
 

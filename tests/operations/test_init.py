@@ -258,14 +258,26 @@ def test_sources_without_a_package(user: User) -> None:
     assert init(user, "requirements.txt", "--name", "tools", "--no-lock", "--force").status == 0
 
 
-def test_an_install_command_in_a_branch_is_listed(user: User) -> None:
-    text = "FROM ubuntu:24.04\nRUN pip install weekly\nRUN if [ -f /x ]; then pip install modern; fi\n"
-    (user.folder / "Dockerfile").write_text(text)
-    ran = init(user, "Dockerfile", "--name", "t", "--no-lock")
-    assert ran.status == 10
-    assert "1 not decided" in ran.stdout
-    assert "Dockerfile:3: pip install modern\n      not decided: it is in a branch" in ran.stdout
-    assert init(user, "Dockerfile", "--name", "t", "--no-lock", "--force", "--allow-incomplete").status == 0
+@pytest.mark.parametrize(
+    ("lines", "where"),
+    [
+        ("if [ -f /x ]; then\npip install modern\nfi", "a branch"),
+        ("for name in modern; do\npip install $name\ndone", "a loop"),
+        ("cat > /s.sh <<'SCRIPT'\npip install modern\nSCRIPT", "a here-document"),
+    ],
+)
+def test_an_install_command_that_may_not_run_is_listed(lines: str, where: str, user: User) -> None:
+    text = "FROM ubuntu:24.04\nRUN pip install weekly\n"
+    script = f"set -e\n{lines}\n"
+    (user.folder / "install.sh").write_text(script)
+    (user.folder / "Dockerfile").write_text(f"{text}RUN <<END\n{script}END\n")
+    (user.folder / "Dockerfile.script").write_text(f"{text}COPY install.sh /s/\nRUN bash /s/install.sh\n")
+    for file, place in (("Dockerfile", "Dockerfile:6"), ("Dockerfile.script", "install.sh:3")):
+        ran = init(user, file, "--name", "t", "--no-lock", "--force")
+        assert ran.status == 10
+        assert "1 not decided" in ran.stdout
+        assert re.search(rf"{place}: pip install \S+\n +not decided: it is in {where}", ran.stdout)
+        assert init(user, file, "--name", "t", "--no-lock", "--force", "--allow-incomplete").status == 0
 
 
 def test_a_file_of_another_name_is_read_as_what_it_is(user: User) -> None:
