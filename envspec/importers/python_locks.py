@@ -360,7 +360,7 @@ def _poetry_package(
     elif kind == "legacy":
         index = url
     # One marker, or one for each group.
-    markers = {"": text_of(table, "markers")} | table_of(table, "markers")
+    markers = {"": text_of(table, "markers"), **table_of(table, "markers")}
     texts = [each for each in markers.values() if isinstance(each, str) and each]
     return _package(
         table, by, imported, _of_extras(texts, extras), index, address, is_local=kind in ("directory", "file")
