@@ -1,8 +1,7 @@
 """Why something was decided: codes with values, which locks have, and the one table of their words.
 
-Another word in the table changes no lock. A new reason is a row here and a call of `reason`. A few values are sentences
-themselves: why a conda record is too late, what constrains one, where a package that is there already is from, for
-which machines a build of torch was chosen, and how unknown GPU code is added.
+Another word in the table changes no lock. A new reason is a row here and a call of `reason`. Values are names, versions
+and times; texts of others (the error of a build, `reason` of an override) are values as they are.
 """
 
 from __future__ import annotations
@@ -142,18 +141,26 @@ WORDS: Final[Mapping[str, str]] = {
     "torch-default-of": "{variant} is torch {torch}'s default build",
     "torch-not-default-of": "{variant} is not torch {torch}'s default build",
     "torch-elsewhere": "torch is from elsewhere",
-    "torch-found": "{torch}",
+    "torch-found": "{place} has torch {torch}",
     "torch-newest-default": "torch {torch} is the newest match with {variant}, its default build on {platform}",
     "torch-newest": "torch {torch} is the newest match with {variant}",
     "torch-default": "its default build on {platform} is {variant}",
     "torch-is-default": "its default build on {platform}",
-    "torch-for-machines": "the newest build {machines} is torch {torch} for CUDA {cuda}",
-    "torch-default-for-machines": "the newest default build on {platform} {machines} is torch {torch} for CUDA {cuda}",
+    "torch-for-driver": "the newest build that driver {driver} runs is torch {torch} for CUDA {cuda}",
+    "torch-for-machines": (
+        "the newest build with code for {gpus} that driver {driver} runs is torch {torch} for CUDA {cuda}"
+    ),
+    "torch-default-for-gpus": (
+        "the newest default build on {platform} with code for {gpus} is torch {torch} for CUDA {cuda}"
+    ),
     "torch-left-out": "torch {torch} is left out",
     "torch-cpu": "its default build on {platform} is not known to be for CUDA",
     "torch-driver": "its build for CUDA {cuda} needs driver {driver} or newer",
     "torch-gpu-driver": "{gpu} needs driver {driver} or newer",
-    "torch-code-unknown": "the GPU code of its build for CUDA {cuda} is unknown. {change}",
+    "torch-code-unknown": (
+        "the GPU code of its build for CUDA {cuda} is unknown. Add it to the spec: [[facts.gpu_code]] with "
+        'torch = "{torch}", variant = "{variant}", platform = "{platform}", and its sm, ptx and source'
+    ),
     "torch-no-code": "its build for CUDA {cuda} has no code for {gpus}",
     "torch-only-ptx": (
         "its build for CUDA {cuda} has only PTX for one of the GPUs, which needs driver {driver} or newer"
@@ -198,12 +205,13 @@ WORDS: Final[Mapping[str, str]] = {
     "lock-keeps": "the lock keeps {requirement}",
     "constrained": "constrained to {requirement}",
     "constraint-of": "{line} is a constraint of {place}",
-    "required-there": "{package}, which requires {line}",
+    "required-there": "{place} has {package} {version}, which requires {line}",
     "needed-by": "{package} needs {requirement}",
     "needs-python": "needs Python {python}, the target has {target}",
     "needs-spec": "needs {requirement}, and the spec requires {other}",
     "needs-other": "needs {requirement}, and {other} is {version}",
-    "needs-provided": "needs {requirement}, and {provided}",
+    "needs-of-conda": "needs {requirement}, and {package} {version} comes from {channel}",
+    "needs-there": "needs {requirement}, and {place} has {package} {version}",
     "fits-no-set": "its requirements fit no complete set",
     "kept": "{version} is kept, which fits too",
     "yanked": "it was yanked",
@@ -217,6 +225,8 @@ WORDS: Final[Mapping[str, str]] = {
     "unreadable": "{problem}",
     # The same of a record of a conda channel.
     "conda-excluded": "excluded by {constraint}",
+    "conda-excluded-by-cuda": 'excluded by [cuda] version = "{cuda}"',
+    "conda-excluded-for-cuda": "excluded by [cuda], which requires a CUDA build of {package}",
     "conda-allowed-by": "{package} allows only {requirement}",
     "conda-allows": "it allows only {requirement}, and {package} is {version}",
     "conda-no-machine": "it needs {requirement}, which this environment's machine does not have",
@@ -224,7 +234,8 @@ WORDS: Final[Mapping[str, str]] = {
     "conda-needs": "it needs {requirement}, and {package} is {version}",
     "conda-conflict": "its requirements conflict with the rest",
     "conda-not-in-channel": "its channel does not have it",
-    "conda-too-late": "it {problem}",
+    "conda-undated": "it has no build time",
+    "conda-too-late": "it was built on {built} at the earliest, after as_of {as_of}",
     "conda-spec-prefers": "the spec prefers {version}; `--upgrade-package {package}` moves it",
     "conda-lock-keeps": "the lock keeps {version}; `--upgrade-package {package}` moves it",
     # What the user of a lock should know.
@@ -232,19 +243,19 @@ WORDS: Final[Mapping[str, str]] = {
     "other-python": "newer releases of {count} packages need another Python than {python}: {packages}",
     "left-out": "{package} {version} was left out",
     "compiled-beside-conda": (
-        "{package} {version} is compiled and needs torch: its wheel was built against PyPI's, and {torch}; if it does "
-        "not load, install {package} from conda as well"
+        "{package} {version} is compiled and needs torch: its wheel was built against PyPI's, and torch {torch} comes "
+        "from {channel}; if it does not load, install {package} from conda as well"
     ),
     "compiled-beside": (
-        "{package} {version} is compiled and needs torch: its wheel was built against PyPI's, and {torch}; if it does "
-        "not load, build it for that torch"
+        "{package} {version} is compiled and needs torch: its wheel was built against PyPI's, and {place} has torch "
+        "{torch}; if it does not load, build it for that torch"
     ),
     "untagged": "{package} {version}: its wheel's tag {tag} does not state the glibc that the wheel needs",
     "used-yanked": "{package} {version} was yanked by its publisher: used because nothing else is allowed",
     "used-yanked-because": (
         "{package} {version} was yanked by its publisher ({reason}): used because nothing else is allowed"
     ),
-    "unmet-there": "{package}, which requires {requirements}: left as it is",
+    "unmet-there": "{place} has {package} {version}, which requires {requirements}: left as it is",
     "extra-of-package": (
         "{dependent} requires {requirement}, but {package} {version} has no extra {extra}: if something is missing, "
         "add it to [pip] dependencies"

@@ -27,9 +27,8 @@ def codes_in_source() -> set[str]:
 
 
 def test_values_have_keys_of_their_own() -> None:
-    for code, text in WORDS.items():
-        names = {name for _, name, _, _ in Formatter().parse(text) if name is not None}
-        assert not names & RESERVED, code
+    for code in WORDS:
+        assert not placeholders(code) & RESERVED, code
 
 
 def test_each_row_is_used() -> None:
@@ -41,6 +40,20 @@ def test_each_row_is_used() -> None:
         *(f"image-{which}-minor-cudnn" for which in ("nearest", "newest")),
     }
     assert WORDS.keys() - codes_in_source() - parts == set()
+
+
+def placeholders(code: str) -> set[str]:
+    return {name for _, name, _, _ in Formatter().parse(WORDS[code]) if name is not None}
+
+
+def test_each_call_gives_the_values_of_its_words() -> None:
+    for path in (ROOT / "envspec").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(call, ast.Call) or ast.unparse(call.func) != "reason" or not call.args:
+                continue
+            code, names = call.args[0], {each.arg for each in call.keywords}
+            if isinstance(code, ast.Constant) and None not in names:
+                assert names == placeholders(code.value), (path, call.lineno)
 
 
 def test_words() -> None:

@@ -22,7 +22,6 @@ from envspec.facts.gpu import (
     capability_of,
     has_wheel,
     in_time,
-    missing_code,
     named_versions,
     names_text,
     names_with_sm,
@@ -71,15 +70,6 @@ class Machines:
     driver: str | None = None
     gpus: tuple[GpuRow, ...] = ()
     python: str = ""
-
-    def __str__(self) -> str:
-        """`with code for V100 and A100 that driver 535 runs`."""
-        parts = []
-        if self.gpus:
-            parts.append(f"with code for {names_text(self.gpus)}")
-        if self.driver:
-            parts.append(f"that driver {self.driver} runs")
-        return " ".join(parts)
 
 
 #: Machines that every build runs on.
@@ -208,13 +198,20 @@ def _for_machines(
         if not left_out:
             return default
         why = reason(
-            "torch-default-for-machines", platform=platform.value, machines=machines, torch=row.version, cuda=cuda
+            "torch-default-for-gpus",
+            platform=platform.value,
+            gpus=names_text(machines.gpus),
+            torch=row.version,
+            cuda=cuda,
         )
         newest = newest_build_for(facts, matching, platform, machines)
         if newest and newest[0] is not row:
             left_out = (*left_out, reason("torch-other-cuda", cuda=newest[1], torch=newest[0].version))
         return BuildChoice(None, (why,), row.source, (row.version,), f"<={row.version}", left_out=left_out)
-    why = reason("torch-for-machines", machines=machines, torch=row.version, cuda=cuda)
+    why = reason("torch-for-driver", driver=machines.driver, torch=row.version, cuda=cuda)
+    if machines.gpus:
+        gpu_names = names_text(machines.gpus)
+        why = reason("torch-for-machines", gpus=gpu_names, driver=machines.driver, torch=row.version, cuda=cuda)
     if variant == usual:
         # A driver that runs a release's default build runs those of older releases.
         bound = "" if row is facts.torch[-1] else f"<={row.version}"
@@ -259,7 +256,7 @@ def _obstacle(facts: Facts, row: TorchRelease, variant: str, platform: Platform,
         return older
     code = facts.gpu_code_of(row.version, variant, platform)
     if code is None:
-        return reason("torch-code-unknown", cuda=cuda, change=missing_code(row.version, variant, platform))
+        return reason("torch-code-unknown", cuda=cuda, torch=row.version, variant=variant, platform=platform.value)
     how = {gpu: runs(capability_of(gpu), code.sm, code.ptx) for gpu in machines.gpus}
     if without := [gpu for gpu, each in how.items() if each is Runs.NOT]:
         return reason("torch-no-code", cuda=cuda, gpus=names_with_sm(without))

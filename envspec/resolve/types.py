@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from packaging.version import Version
 
@@ -45,7 +45,7 @@ def required_by(askers: Iterable[Dependent]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class ProvidedPackage:
+class _Provided:
     """A Python package that comes from no index: conda installs it, or it is there before.
 
     name: normalised (PEP 503).
@@ -67,7 +67,7 @@ class ProvidedPackage:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundPackage(ProvidedPackage):
+class FoundPackage(_Provided):
     """A Python package that is installed before anything of the lock is.
 
     place: where, as messages name it.
@@ -124,7 +124,7 @@ class FoundEnvironment:
 
 
 @dataclass(frozen=True, slots=True)
-class CondaProvided(ProvidedPackage):
+class CondaProvided(_Provided):
     """A Python package that conda installs.
 
     package: the conda package that contains it.
@@ -153,6 +153,9 @@ class CondaProvided(ProvidedPackage):
     @property
     def identity(self) -> list[object]:
         return [self.name, self.version, self.package, self.channel]
+
+
+ProvidedPackage: TypeAlias = FoundPackage | CondaProvided
 
 
 @dataclass(frozen=True, slots=True)

@@ -278,8 +278,8 @@ def test_the_plainest_are_what_they_should_be(
     lock = plainest["envspec.lock"].decode()
     assert 'provides = [{ name = "corp-tools-py", version = "3.1" }]' in lock
     assert 'name = "client"\nversion = "1.0.0"' in lock
-    [needed] = set(re.findall(r'code = "needs-provided", provided = "(.+?)", requirement = "(.+?)"', lock))
-    assert needed[0].startswith("corp-tools-py 3.1 comes from") and needed[1] == "corp-tools-py>=4"
+    pattern = r'code = "needs-of-conda", channel = ".+?", package = "(.+?)", requirement = "(.+?)", version = "(.+?)"'
+    assert set(re.findall(pattern, lock)) == {("corp-tools-py", "corp-tools-py>=4", "3.1")}
     address = f"{same.server.channel_url('forge')}/noarch/corp-toolkit-3.1-pyhd8ed1ab_0.conda#"
     explicit = plainest["conda-linux-64.lock"].decode()
     assert address in explicit and same.channel.find("corp-toolkit").sha256 in explicit

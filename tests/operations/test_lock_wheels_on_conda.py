@@ -168,7 +168,8 @@ def test_what_conda_holds_back(tmp_path: Path, public: IndexServer, engine: str,
     """`lone` 1.0.0 needs no numpy at all: nothing that is locked says what excludes 2.0.0."""
     found = Project(tmp_path, public, engine).resolves(name, conda=provided(numpy="2.2.6"))
     assert pins(found) == {name: "1.0.0"}
-    why = reason("needs-provided", provided="numpy 2.2.6 comes from conda-forge", requirement="numpy<2")
+    numpy = {"package": "numpy", "version": "2.2.6", "channel": "conda-forge"}
+    why = reason("needs-of-conda", requirement="numpy<2", **numpy)
     assert package(found, name).rejected == Rejected("2.0.0", (why,))
 
 

@@ -33,7 +33,7 @@ from envspec.spec.variants import Merged
 from envspec.version import VERSION
 
 #: Part of every key: changes whenever the same inputs would make another lock.
-MADE: Final = "19"
+MADE: Final = "20"
 
 
 def existing_lock(request: LockRequest) -> bytes | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from envspec.models import CondaPackage, Rejected
 from envspec.reasons import Reason, Why, reason
@@ -19,7 +20,7 @@ from envspec.resolve.conda.records import (
     record_name,
     specs_of,
 )
-from envspec.resolve.types import CondaRequest
+from envspec.resolve.types import LOOSEN, CondaRequest
 from envspec.spec.conda import ARCHSPEC
 from envspec.spec.dates import utc_text
 
@@ -27,20 +28,47 @@ if TYPE_CHECKING:
     from rattler import MatchSpec, PackageRecord, RepoDataRecord, Version
 
 _CAPS: Final = frozenset({"cuda-version", "cudatoolkit"})
+
+
+class Cause(Enum):
+    """What excludes packages, with the hint about it. Of several, the first one here decides."""
+
+    NO_SUCH_NAME = "correct the name, or add the channel that has it"
+    NO_CUDA = "add [cuda] to the spec, or require a build for the CPU"
+    CUDA_VERSION = "raise [cuda] version, or allow an older package"
+    UNDATED = 'set undated = "accept" in [conda] to include records without a build time'
+    TOO_LATE = "move as_of, or loosen the requirement"
+    MACHINE = "set the properties of the environment's machine in [conda.virtual_packages]"
+    BASE = "use a newer base: [cuda] os or [image] base"
+    NO_CUDA_BUILD = "remove the platform, or build on a package that has CUDA builds there"
+    OTHER = LOOSEN
+
+
+class Obstacle(NamedTuple):
+    """Why a record cannot be chosen, or a requirement cannot be met, as a part of a sentence."""
+
+    text: str
+    cause: Cause = Cause.OTHER
+
+    def after(self, text: str) -> Obstacle:
+        """The same after another part of the sentence."""
+        return Obstacle(f"{text}{self.text}", self.cause)
+
+
 #: The origin of a virtual package's version.
-_ORIGIN: Final[Mapping[str, str]] = {
-    "__cuda": "[cuda] gives",
-    "__cuda_arch": "the smallest of [cuda] gpus has",
-    "__glibc": "the base has",
-    "__osx": "the oldest supported macOS is",
+_ORIGIN: Final[Mapping[str, Obstacle]] = {
+    "__cuda": Obstacle("[cuda] gives", Cause.CUDA_VERSION),
+    "__cuda_arch": Obstacle("the smallest of [cuda] gpus has"),
+    "__glibc": Obstacle("the base has", Cause.BASE),
+    "__osx": Obstacle("the oldest supported macOS is"),
 }
-
-
+_OF_MACHINE: Final = Obstacle("the machine has", Cause.MACHINE)
 #: Virtual packages that follow from keys of the spec: what is missing.
-_ABSENT: Final[Mapping[str, str]] = {
-    "__cuda": "needs [cuda] in the spec",
-    "__cuda_arch": "needs [cuda] gpus in the spec",
+_ABSENT: Final[Mapping[str, Obstacle]] = {
+    "__cuda": Obstacle("needs [cuda] in the spec", Cause.NO_CUDA),
+    "__cuda_arch": Obstacle("needs [cuda] gpus in the spec"),
 }
+_NOT_HERE: Final = Obstacle("this platform does not have")
 
 
 def with_key(request: CondaRequest, requirement: str) -> str:
@@ -56,14 +84,29 @@ def spec_key(request: CondaRequest, requirement: str) -> str:
     return "conda.dependencies"
 
 
-def _constraint_words(request: CondaRequest, constraint: str) -> str:
+def _is_cap(request: CondaRequest, constraint: str) -> bool:
+    """Whether a constraint is there for the version of [cuda]."""
+    return request.cuda is not None and name_of(constraint) in _CAPS
+
+
+def _constraint_limit(request: CondaRequest, constraint: str) -> Obstacle:
     """A constraint in the spec's words."""
     name = constrained_name(constraint)
     if name is not None:
-        return f"[cuda], which requires a CUDA build of {name}"
-    if request.cuda is not None and name_of(constraint) in _CAPS:
-        return f'[cuda] version = "{request.cuda}"'
-    return constraint
+        return Obstacle(f"[cuda], which requires a CUDA build of {name}")
+    if _is_cap(request, constraint):
+        return Obstacle(f'[cuda] version = "{request.cuda}"', Cause.CUDA_VERSION)
+    return Obstacle(constraint)
+
+
+def _excluded(request: CondaRequest, constraint: str) -> Reason:
+    """The same as a reason of a lock."""
+    name = constrained_name(constraint)
+    if name is not None:
+        return reason("conda-excluded-for-cuda", package=name)
+    if _is_cap(request, constraint):
+        return reason("conda-excluded-by-cuda", cuda=request.cuda)
+    return reason("conda-excluded", constraint=constraint)
 
 
 def machine_records(request: CondaRequest) -> dict[str, PackageRecord]:
@@ -100,25 +143,25 @@ class RequestLimits:
     records: Mapping[str, Sequence[RepoDataRecord]]
     machine: Mapping[str, PackageRecord]
 
-    def limits(self, name: str) -> Iterator[tuple[str, str]]:
+    def limits(self, name: str) -> Iterator[tuple[str, Obstacle]]:
         """What the request itself requires of a name: match spec, and its description."""
         for text in specs_of(name, self.request.requirements):
-            yield text, with_key(self.request, text)
+            yield text, Obstacle(with_key(self.request, text))
         for text in specs_of(name, self.request.constraints):
-            yield text, _constraint_words(self.request, text)
+            yield text, _constraint_limit(self.request, text)
 
-    def obstacle(self, record: RepoDataRecord) -> str | None:
+    def obstacle(self, record: RepoDataRecord) -> Obstacle | None:
         """Why a record cannot be chosen whatever else is, as a predicate; None if it can."""
         if not is_in_time(record, self.request):
             return self.too_late([record])
         for text, limit in self.limits(record_name(record)):
             if not fits(text, record):
-                return f"is excluded by {limit}"
+                return limit.after("is excluded by ")
         for unmet in filter(None, map(self.unmet, record.depends)):
-            return f"needs {unmet}"
+            return unmet.after("needs ")
         return None
 
-    def unmet(self, requirement: str) -> str | None:
+    def unmet(self, requirement: str) -> Obstacle | None:
         """Why nothing meets a requirement: `python >=3.12,<3.13, which ...`; None if something may."""
         name = name_of(requirement)
         if name.startswith("__"):
@@ -127,10 +170,10 @@ class RequestLimits:
             return None
         matching = fitting(requirement, self.records[name])
         if not matching:
-            return f"{requirement}, which no channel has"
+            return Obstacle(f"{requirement}, which no channel has")
         timely = in_time(matching, self.request)
         if not timely:
-            return f"{requirement}, which {self.too_late(matching)}"
+            return self.too_late(matching).after(f"{requirement}, which ")
         limits = list(self.limits(name))
         for record in timely:
             if all(fits(text, record) for text, _ in limits):
@@ -138,26 +181,41 @@ class RequestLimits:
         for text, limit in limits:
             if not any(fits(text, record) for record in timely):
                 is_cap = name in _CAPS and text in self.request.constraints
-                return f"{requirement}, {'above' if is_cap else 'which is excluded by'} {limit}"
-        return f"{requirement}, which conflicts with {' and '.join(limit for _, limit in limits)}"
+                return limit.after(f"{requirement}, {'above' if is_cap else 'which is excluded by'} ")
+        words = " and ".join(limit.text for _, limit in limits)
+        return Obstacle(f"{requirement}, which conflicts with {words}", first_cause(limit for _, limit in limits))
 
-    def too_late(self, records: Sequence[RepoDataRecord]) -> str:
+    def too_late(self, records: Sequence[RepoDataRecord]) -> Obstacle:
         """What excludes records of one name none of which is in time."""
-        times = list(filter(None, [record.indexed_timestamp or record.timestamp for record in records]))
-        if not times:
-            return "has no build time"
-        cutoff = self.request.cutoff_of(record_name(records[0]))
-        return f"was built on {utc_text(min(times))} at the earliest, after as_of {utc_text(cutoff)}"
+        why = too_late(records, self.request)
+        cause = Cause.TOO_LATE if why.code == "conda-too-late" else Cause.UNDATED
+        return Obstacle(str(why).removeprefix("it "), cause)
 
-    def _unmet_by_machine(self, name: str, requirement: str) -> str | None:
+    def _unmet_by_machine(self, name: str, requirement: str) -> Obstacle | None:
         present = self.machine.get(name)
         if present is None:
-            return f"{name}, which {_ABSENT.get(name, 'this platform does not have')}"
+            return _ABSENT.get(name, _NOT_HERE).after(f"{name}, which ")
         if fits(requirement, present):
             return None
         # The version of __archspec is always 1: its build is the value.
         value = present.build if name == ARCHSPEC else present.version
-        return f"{requirement}, and {_ORIGIN.get(name, 'the machine has')} {value}"
+        origin = _ORIGIN.get(name, _OF_MACHINE)
+        return Obstacle(f"{requirement}, and {origin.text} {value}", origin.cause)
+
+
+def first_cause(obstacles: Iterable[Obstacle]) -> Cause:
+    """The cause that decides the hint."""
+    causes = {each.cause for each in obstacles}
+    return next((cause for cause in Cause if cause in causes), Cause.OTHER)
+
+
+def too_late(records: Sequence[RepoDataRecord], request: CondaRequest) -> Reason:
+    """What excludes records of one name none of which is in time."""
+    times = list(filter(None, [record.indexed_timestamp or record.timestamp for record in records]))
+    if not times:
+        return reason("conda-undated")
+    cutoff = request.cutoff_of(record_name(records[0]))
+    return reason("conda-too-late", built=utc_text(min(times)), as_of=utc_text(cutoff))
 
 
 def newest_first(records: Iterable[RepoDataRecord]) -> list[RepoDataRecord]:
@@ -216,7 +274,7 @@ class ChosenRecords:
             constraints.append(cuda_constraint(name))
         for text in dict.fromkeys(specs_of(name, constraints)):
             if not fits(text, candidate):
-                yield reason("conda-excluded", constraint=_constraint_words(self.request, text))
+                yield _excluded(self.request, text)
 
     def _unmet(self, text: str) -> Iterator[Reason]:
         name = name_of(text)
@@ -273,8 +331,7 @@ def preferred_candidate(
         return Rejected(text, (reason("conda-not-in-channel"),))
     timely = in_time(same, chosen.request)
     if not timely:
-        problem = RequestLimits(chosen.request, {}, {}).too_late(same)
-        return Rejected(text, (reason("conda-too-late", problem=problem),))
+        return Rejected(text, (too_late(same, chosen.request),))
     return Rejected(text, _fewest_reasons(chosen, timely)[:1] or (reason("conda-conflict"),))
 
 

@@ -10,12 +10,21 @@ from typing import TYPE_CHECKING, Final
 
 from envspec.errors import EnvspecError, NoSolution
 from envspec.models import Platform
-from envspec.resolve.conda.candidates import RequestLimits, fitting, machine_records, newest_first, with_key
+from envspec.resolve.conda.candidates import (
+    Cause,
+    Obstacle,
+    RequestLimits,
+    first_cause,
+    fitting,
+    machine_records,
+    newest_first,
+    with_key,
+)
 from envspec.resolve.conda.channel_client import without_credentials
 from envspec.resolve.conda.channels import Channels, in_time
 from envspec.resolve.conda.records import build_text, by_name, channel_name, cuda_builds, name_of, record_name, specs_of
 from envspec.resolve.conda.solver import CondaUnsolvable
-from envspec.resolve.types import LOOSEN, CondaRequest
+from envspec.resolve.types import CondaRequest
 from envspec.spec.dates import utc_text
 
 if TYPE_CHECKING:
@@ -97,18 +106,6 @@ def _nodes(message: str) -> Iterator[tuple[int, str, str]]:
         yield depth, text, _VERBS.get(end, "")
 
 
-#: Parts of a reason, with a hint; the first match decides.
-_HINTS: Final = (
-    ("no such package", "correct the name, or add the channel that has it"),
-    ("which needs [cuda] in the spec", "add [cuda] to the spec, or require a build for the CPU"),
-    ("[cuda] version =", "raise [cuda] version, or allow an older package"),
-    ("[cuda] gives", "raise [cuda] version, or allow an older package"),
-    ("has no build time", 'set undated = "accept" in [conda] to include records without a build time'),
-    ("after as_of", "move as_of, or loosen the requirement"),
-    ("the machine has", "set the properties of the environment's machine in [conda.virtual_packages]"),
-    ("the base has", "use a newer base: [cuda] os or [image] base"),
-    ("no CUDA build", "remove the platform, or build on a package that has CUDA builds there"),
-)
 _MOST_CHAINS: Final = 6
 
 
@@ -129,9 +126,11 @@ async def no_solution_error(error: CondaUnsolvable, request: CondaRequest, chann
     if unknown:
         shown = ", ".join(with_key(request, text) for text in unknown)
         return NoSolution(f"{subject}: no such package: {shown}", hint=await _similar_names(unknown, request, channels))
-    reasons = filter(None, [_reason(text, limits) for text in request.requirements])
-    why = "; ".join(reasons) or _conflict(error.message, limits) or error.message.strip()
-    return NoSolution(f"{subject}: {why}", hint=_hint(why))
+    obstacles = list(filter(None, [_obstacle(text, limits) for text in request.requirements]))
+    why = Obstacle("; ".join(each.text for each in obstacles), first_cause(obstacles))
+    if not obstacles:
+        why = _conflict(error.message, limits)
+    return NoSolution(f"{subject}: {why.text}", hint=why.cause.value)
 
 
 async def cpu_build_error(
@@ -140,9 +139,10 @@ async def cpu_build_error(
     """The error for packages with CUDA builds of which none fits. request: without added constraints."""
     names = list(map(record_name, fallbacks))
     limits = await _limits(request, channels, error.message, names)
-    why = _no_cuda(names[0], limits) or _conflict(error.message, limits) or error.message.strip()
+    why = _no_cuda(names[0], limits) or _conflict(error.message, limits)
     texts = ", ".join(map(build_text, fallbacks))
-    return CpuFallback(f"{_ineffective_text(request)}: a build for the CPU of {texts}; {why}", hint=_hint(why))
+    text = f"{_ineffective_text(request)}: a build for the CPU of {texts}; {why.text}"
+    return CpuFallback(text, hint=why.cause.value)
 
 
 def other_platform_error(
@@ -154,7 +154,7 @@ def other_platform_error(
     for own in fallbacks:
         other = others[record_name(own)][0]
         found.append(f"{build_text(own)}, no CUDA build; {other.subdir} has {build_text(other)}")
-    return CpuFallback(f"{_ineffective_text(request)}: {'. '.join(found)}", hint=_hint("no CUDA build"))
+    return CpuFallback(f"{_ineffective_text(request)}: {'. '.join(found)}", hint=Cause.NO_CUDA_BUILD.value)
 
 
 def _ineffective_text(request: CondaRequest) -> str:
@@ -193,39 +193,46 @@ async def _limits(request: CondaRequest, channels: Channels, message: str, more:
     return RequestLimits(request, {name: records.get(name, ()) for name in names}, machine_records(request))
 
 
-def _reason(requirement: str, limits: RequestLimits) -> str | None:
+def _obstacle(requirement: str, limits: RequestLimits) -> Obstacle | None:
     """Why a requirement cannot be met whatever else is required; None if it may be."""
     request, words = limits.request, with_key(limits.request, requirement)
     name = name_of(requirement)
     if name.startswith("__"):
         unmet = limits.unmet(requirement)
-        return f"{words}: the spec requires {unmet}" if unmet else None
+        return unmet.after(f"{words}: the spec requires ") if unmet else None
     records = limits.records[name]
     matching = fitting(requirement, records)
     if not matching:
-        return f"nothing fits {words}: {_existing_text(requirement, in_time(records, request) or records, request)}"
+        existing = _existing_text(requirement, in_time(records, request) or records, request)
+        return Obstacle(f"nothing fits {words}: {existing}")
     candidates = newest_first(in_time(matching, request))
     if not candidates:
-        return f"nothing that fits {words} is in time: it {limits.too_late(matching)}"
-    obstacles = list(map(limits.obstacle, candidates))
-    if not all(obstacles):
+        return limits.too_late(matching).after(f"nothing that fits {words} is in time: it ")
+    first = _first_obstacle(candidates, limits)
+    if first is None:
         return None
     above = _above_constraints(name, candidates, limits)
-    return words + (above or f": {build_text(candidates[0])} {obstacles[0]}")
+    return (above or first.after(f": {build_text(candidates[0])} ")).after(words)
 
 
-def _above_constraints(name: str, candidates: Sequence[RepoDataRecord], limits: RequestLimits) -> str:
-    """What follows a requirement of `name` none of whose candidates meets all added constraints; empty if one does."""
-    caps: list[str] = []
-    for text, words in limits.limits(name):
+def _first_obstacle(candidates: Sequence[RepoDataRecord], limits: RequestLimits) -> Obstacle | None:
+    """What excludes the first candidate; None if one of them is not excluded."""
+    obstacles = list(map(limits.obstacle, candidates))
+    return obstacles[0] if all(obstacles) else None
+
+
+def _above_constraints(name: str, candidates: Sequence[RepoDataRecord], limits: RequestLimits) -> Obstacle | None:
+    """What follows a requirement of `name` none of whose candidates meets all added constraints; None if one does."""
+    caps: list[Obstacle] = []
+    for text, limit in limits.limits(name):
         if text in limits.request.constraints:
             candidates = fitting(text, candidates)
-            caps.append(words)
+            caps.append(limit)
     if candidates:
-        return ""
+        return None
     if limits.request.cuda:
-        return f" is above {' and '.join(caps)}"
-    return f": excluded by {caps[0]}"
+        return Obstacle(f" is above {' and '.join(cap.text for cap in caps)}", first_cause(caps))
+    return caps[0].after(": excluded by ")
 
 
 def _existing_text(requirement: str, records: Sequence[RepoDataRecord], request: CondaRequest) -> str:
@@ -242,8 +249,8 @@ def _existing_text(requirement: str, records: Sequence[RepoDataRecord], request:
     return text
 
 
-def _conflict(message: str, limits: RequestLimits) -> str:
-    """The tree's paths as sentences, each from a requirement of the spec; empty if the message is no tree."""
+def _conflict(message: str, limits: RequestLimits) -> Obstacle:
+    """The tree's paths as sentences, each from a requirement of the spec; the message itself if it is no tree."""
     from rattler import MatchSpec
 
     # The spec's requirements by rattler's form of them.
@@ -254,19 +261,19 @@ def _conflict(message: str, limits: RequestLimits) -> str:
         if not any(map(chain.is_part_of, every)) and not _is_of_another_python(chain, every):
             longest.append(chain)
     if not longest:
-        return ""
+        return Obstacle(message.strip())
     order = {root: number for number, root in enumerate(required)}
     longest.sort(key=lambda chain: order.get(chain.root, len(order)))
-    sentences: dict[str, None] = {}
+    sentences: dict[Obstacle, None] = {}
     for chain in longest:
         sentences[_sentence(chain, required.get(chain.root, chain.root), limits)] = None
     found = list(sentences)
-    text = "; ".join(found[:_MOST_CHAINS])
+    text = "; ".join(each.text for each in found[:_MOST_CHAINS])
     if len(found) > _MOST_CHAINS:
         text += f"; and {len(found) - _MOST_CHAINS} more of this kind"
     if any(chain.root != longest[0].root for chain in longest):
         text = f"these conflict: {text}"
-    return text
+    return Obstacle(text, first_cause(found[:_MOST_CHAINS]))
 
 
 def _is_of_another_python(chain: Chain, every: Iterable[Chain]) -> bool:
@@ -283,28 +290,25 @@ def _is_of_another_python(chain: Chain, every: Iterable[Chain]) -> bool:
     return False
 
 
-def _sentence(chain: Chain, root: str, limits: RequestLimits) -> str:
-    steps = list(chain.steps)
+def _sentence(chain: Chain, root: str, limits: RequestLimits) -> Obstacle:
+    steps, cause = list(chain.steps), Cause.OTHER
     if steps and steps[-1][1] == "needs" and (unmet := limits.unmet(chain.last)):
-        steps[-1] = (*steps[-1][:2], unmet)
-    return ": ".join(filter(None, (with_key(limits.request, root), ", ".join(map(" ".join, steps)))))
+        steps[-1] = (*steps[-1][:2], unmet.text)
+        cause = unmet.cause
+    return Obstacle(": ".join(filter(None, (with_key(limits.request, root), ", ".join(map(" ".join, steps))))), cause)
 
 
-def _no_cuda(name: str, limits: RequestLimits) -> str:
-    """What excludes the newest CUDA build that the spec's requirements allow; empty if nothing alone does."""
+def _no_cuda(name: str, limits: RequestLimits) -> Obstacle | None:
+    """What excludes the newest CUDA build that the spec's requirements allow; None if nothing alone does."""
     records = newest_first(cuda_builds(limits.records.get(name, ())))
     allowed = records
     for text in specs_of(name, limits.request.requirements):
         allowed = fitting(text, allowed)
     allowed = allowed or records
-    obstacles = list(map(limits.obstacle, allowed))
-    if not all(obstacles):
-        return ""
-    return f"the newest CUDA build, {build_text(allowed[0])}, {obstacles[0]}"
-
-
-def _hint(why: str) -> str:
-    return next((hint for text, hint in _HINTS if text in why), LOOSEN)
+    if not allowed:
+        return None
+    first = _first_obstacle(allowed, limits)
+    return first.after(f"the newest CUDA build, {build_text(allowed[0])}, ") if first else None
 
 
 async def _similar_names(unknown: Sequence[str], request: CondaRequest, channels: Channels) -> str:
@@ -321,5 +325,5 @@ async def _similar_names(unknown: Sequence[str], request: CondaRequest, channels
     for name in names:
         near += get_close_matches(name, every, n=1, cutoff=0.75)
     if not near:
-        return _hint("no such package")
+        return Cause.NO_SUCH_NAME.value
     return f"did you mean {', '.join(near)}?"

@@ -204,8 +204,12 @@ def bounds_of(found: FoundEnvironment, environment: Mapping[str, str]) -> list[B
             name = normalised(requirement.name)
             if name not in found.packages and requirement.specifier and requirement.url is None:
                 line = f"{name}{requirement.specifier}"
-                reasons.setdefault(line, reason("required-there", package=package, line=line))
+                reasons.setdefault(line, _required_there(package, line))
     return [Bound(line, why=(why,)) for line, why in reasons.items()]
+
+
+def _required_there(package: FoundPackage, line: str) -> Reason:
+    return reason("required-there", place=package.place, package=package.name, version=package.version, line=line)
 
 
 def _as_it_is(

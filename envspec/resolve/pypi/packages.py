@@ -51,7 +51,7 @@ from envspec.resolve.pypi.resolver import Pins, ResolverError
 from envspec.resolve.pypi.shared_files import MAX_INIT_BYTES, shared_files
 from envspec.resolve.pypi.types import OLD_PINS, BoundKind, PypiRequest
 from envspec.resolve.pypi.wheel_coverage import no_wheel_reason
-from envspec.resolve.types import CondaProvided, FoundPackage
+from envspec.resolve.types import CondaProvided, FoundPackage, ProvidedPackage
 
 #: A package this much older than `as_of` is reported if something else than the spec holds it back.
 FAR_BACK_DAYS: Final = 2 * 365
@@ -239,7 +239,13 @@ def _unmet_warnings(existing: Iterable[InstalledPackage], rules: Rules) -> Itera
     for each in existing:
         package = rules.provided[each.name]
         if each.required_by and isinstance(package, FoundPackage) and package.unmet:
-            yield reason("unmet-there", package=package, requirements=", ".join(package.unmet))
+            yield reason(
+                "unmet-there",
+                place=package.place,
+                package=package.name,
+                version=package.version,
+                requirements=", ".join(package.unmet),
+            )
 
 
 async def _shared(files: Mapping[str, ListedFile], view: View) -> tuple[SharedFiles, ...]:
@@ -279,8 +285,10 @@ def _compiled_warning(node: _Node, graph: _Graph) -> Reason | None:
         return None
     if all(normalised(requirement.name) != "torch" for requirement in graph.required_by(node)):
         return None
-    code = "compiled-beside-conda" if isinstance(torch, CondaProvided) else "compiled-beside"
-    return reason(code, package=node.name, version=node.version, torch=torch)
+    values = {"package": node.name, "version": node.version, "torch": torch.version}
+    if isinstance(torch, CondaProvided):
+        return reason("compiled-beside-conda", channel=torch.channel, **values)
+    return reason("compiled-beside", place=torch.place, **values)
 
 
 def _untagged_warning(node: _Node, rules: Rules) -> Reason | None:
@@ -476,6 +484,13 @@ async def _why_not_chosen(version: Version | None, node: _Node, graph: _Graph) -
     return Rejected(text, (no_wheel_reason(request.target),))
 
 
+def _needs_provided(line: str, provider: ProvidedPackage) -> Reason:
+    package, version = provider.name, provider.version
+    if isinstance(provider, FoundPackage):
+        return reason("needs-there", requirement=line, place=provider.place, package=package, version=version)
+    return reason("needs-of-conda", requirement=line, package=package, version=version, channel=provider.channel)
+
+
 async def _unmet_requirement(required: Iterable[Requirement], graph: _Graph) -> tuple[Why, bool]:
     """The requirement of a newer release that the other pins do not meet, and whether the resolver backtracked."""
     view = graph.view
@@ -484,7 +499,7 @@ async def _unmet_requirement(required: Iterable[Requirement], graph: _Graph) -> 
         line = without_marker(requirement)
         if (provider := view.rules.provided.get(name)) is not None:
             if not requirement.specifier.contains(provider.version, prereleases=True):
-                return (reason("needs-provided", requirement=line, provided=provider),), True
+                return (_needs_provided(line, provider),), True
             continue
         other = graph.nodes.get(name)
         if other is None or requirement.specifier.contains(other.version, prereleases=True):

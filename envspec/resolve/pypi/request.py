@@ -342,7 +342,9 @@ def _build_of_found(
         FamilyMismatch: the spec requires members of the family that do not fit it.
     """
     torch = found.packages["torch"]
-    unknown = BuildChoice(found.torch_build or None, (reason("torch-found", torch=torch),), "")
+    unknown = BuildChoice(
+        found.torch_build or None, (reason("torch-found", place=torch.place, torch=torch.version),), ""
+    )
     if not is_release(torch.version):
         return unknown
     exact = SpecifierSet(f"=={Version(torch.version).public}")

@@ -14,7 +14,7 @@ from envspec.errors import EnvspecError
 from envspec.models import CudaVersion
 from envspec.resolve.conda.errors import Chain, CpuFallback, chains
 from envspec.resolve.conda.solve import solve_all
-from envspec.resolve.conda.solver import Rattler
+from envspec.resolve.conda.solver import CondaUnsolvable, Rattler
 from envspec.resolve.types import Channel
 from tests.support.builders.conda_channel import request, row, write_channel
 
@@ -28,6 +28,8 @@ ROWS = [
     row("cuda-version", "12.9", subdir="noarch"),
     row("young", "1", depends=["__glibc >=2.39,<3"]),
     row("over", "1", depends=["young"]),
+    row("user", "1", depends=["cuda-version >=12"]),
+    row("strict", "1", constrains=["cuda-version <12"]),
 ]
 ON_X86 = "no solution for conda's packages on linux-64: "
 #: Requirement, message and hint.
@@ -53,9 +55,9 @@ CASES = [
 ]
 
 
-def error_of(requirement: str, folder: Path, **more: Any) -> EnvspecError:
+def error_of(*requirements: str, folder: Path, **more: Any) -> EnvspecError:
     url = write_channel(folder / "forge", ROWS).as_uri()
-    question = request(requirement, channels=[Channel("forge", url, url)], **more)
+    question = request(*requirements, channels=[Channel("forge", url, url)], **more)
     with pytest.raises(EnvspecError) as raised:
         asyncio.run(solve_all([question], Rattler(), Context({}, folder, folder / "cache")))
     return raised.value
@@ -63,18 +65,39 @@ def error_of(requirement: str, folder: Path, **more: Any) -> EnvspecError:
 
 @pytest.mark.parametrize(("requirement", "message", "hint"), CASES, ids=[case[0] for case in CASES])
 def test_no_solution(requirement: str, message: str, hint: str, tmp_path: Path) -> None:
-    error = error_of(requirement, tmp_path)
+    error = error_of(requirement, folder=tmp_path)
     assert (error.message, error.hint, error.exit_code) == (message, hint, 4)
     assert not isinstance(error, CpuFallback)
 
 
 def test_a_build_for_the_cpu_of_a_dependency(tmp_path: Path) -> None:
-    error = error_of("models", tmp_path, cuda=CudaVersion(12, 8))
+    error = error_of("models", folder=tmp_path, cuda=CudaVersion(12, 8))
     assert isinstance(error, CpuFallback)
     assert error.message == (
         "on linux-64 the spec's [cuda] would have no effect: a build for the CPU of torch 2.8.0 (cpu_0); the newest "
         'CUDA build, torch 2.8.0 (cuda129_0), needs cuda-version >=12.9,<13, above [cuda] version = "12.8"'
     )
+
+
+#: Requirements, and what rattler's own message says of them.
+CONFLICTS = [
+    (["over"], [Chain("over", (("over 1", "needs", "young"), ("young 1", "needs", "__glibc >=2.39,<3")))]),
+    (
+        ["user", "strict"],
+        [
+            Chain("user", (("user 1", "needs", "cuda-version >=12"),)),
+            Chain("strict", (("strict 1", "allows only", "cuda-version <12"),)),
+        ],
+    ),
+    (["models >=2"], [Chain("models >=2")]),
+]
+
+
+@pytest.mark.parametrize(("requirements", "expected"), CONFLICTS)
+def test_messages_of_rattler(requirements: list[str], expected: list[Chain], tmp_path: Path) -> None:
+    cause = error_of(*requirements, folder=tmp_path).__cause__
+    assert isinstance(cause, CondaUnsolvable)
+    assert chains(cause.message) == expected, cause.message
 
 
 TREE = """Cannot solve the request because of: The following packages are incompatible
