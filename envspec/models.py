@@ -521,6 +521,15 @@ class Resolution:
     moved: tuple[str, ...] = field(default=(), compare=False)
     held_back: tuple[HeldBack, ...] = field(default=(), compare=False)
 
+    @property
+    def names(self) -> set[str]:
+        """Everything that is installed, by PyPI's names and by conda's."""
+        names = {package.name for package in self.packages}
+        for record in self.conda:
+            names.add(record.name)
+            names.update(each.name for each in record.provides)
+        return names
+
     def build_of(self, name: str) -> BuildSettings | None:
         """How a package is built beside others; None if it is built alone."""
         return next((each for each in self.builds if each.name == name), None)

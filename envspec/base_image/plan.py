@@ -597,7 +597,7 @@ def _require_package(package: str, service: str, linux: Sequence[Resolution]) ->
     """Fail if a service's package is missing on a platform."""
     without = []
     for resolution in linux:
-        if package not in _names(resolution) and package not in {each.name for each in resolution.installed}:
+        if package not in resolution.names and package not in {each.name for each in resolution.installed}:
             without.append(resolution)
     if without:
         where = ", ".join(resolution.target.platform.value for resolution in without)
@@ -608,19 +608,10 @@ def _require_package(package: str, service: str, linux: Sequence[Resolution]) ->
         )
 
 
-def _names(resolution: Resolution) -> set[str]:
-    """Everything that the lock installs, by PyPI's names and by conda's."""
-    names = {package.name for package in resolution.packages}
-    for record in resolution.conda:
-        names.add(record.name)
-        names.update(each.name for each in record.provides)
-    return names
-
-
 def _compiler(spec: Spec, linux: Sequence[Resolution]) -> tuple[str, Iterable[Decision]]:
     """The compiler, with the reason for it if there is one."""
     requested = spec.image.compiler
-    needing = [resolution for resolution in linux if _TRITON & _names(resolution)]
+    needing = [resolution for resolution in linux if _TRITON & resolution.names]
     if requested is Compiler.APT:
         why = [reason("compiler-in-spec"), *_of_base(linux)]
         return "apt", [Decision("image.compiler", "apt", tuple(why), "the spec: image.compiler")]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from envspec.cli import output
-from envspec.cli.lock import LOCKING, directory_of, lock_together, result_of, targets_of
+from envspec.cli.lock import LOCKING, directory_of, lock_together, requests_of, result_of
 from envspec.cli.options import combined
 from envspec.cli.output import Result, plain
 from envspec.errors import UsageError
@@ -129,8 +129,9 @@ def _done(path: Path, edited: EditedSpec, folder: Path | None, chosen: Mapping[s
             lines = [str(path)]
         _report(path, edited, is_dry=is_dry)
         return plain(lambda: {**document, "locks": []}, lines)
-    targets = targets_of(path, directory_of(path, folder, 1))
-    done = lock_together(targets, {**_UNUSED, **chosen}, len(targets), edited.text)
+    chosen = {**_UNUSED, **chosen}
+    requests = requests_of(path, directory_of(path, folder, 1), chosen, edited.text)
+    done = lock_together(requests, chosen, len(requests))
     result = result_of(done, document)
     if not result.exit_code:
         _report(path, edited, is_dry=is_dry)

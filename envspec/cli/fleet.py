@@ -97,18 +97,14 @@ def report_(folder: Path, report: Path | None) -> Result:
     kind, another driver or stack), and what fails on all nodes. The exit code is 7 if a node is to be drained, if
     something fails on all of them, or if it is not known of a node whether the stack works.
     """
-    return _report(folder, report)
-
-
-def _report(folder: Path, to: Path | None) -> Result:
     from envspec.operations.fleet import read_fleet
     from envspec.receipts.model import Verdict
     from envspec.report import write_fleet
     from envspec.report.fleet import headline
 
     found = read_fleet(folder)
-    if to is not None:
-        for path in write_fleet(found, to):
+    if report is not None:
+        for path in write_fleet(found, report):
             output.info(f"wrote {path}")
     errors = {Verdict.FAILED: Failed, Verdict.NOT_KNOWN: NotTested}
     error = None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -150,14 +150,20 @@ def command(specs: tuple[str, ...], folder: Path | None, **chosen: Any) -> Resul
 
 def _of_spec(path: Path, folder: Path | None, specs: int, chosen: Mapping[str, Any]) -> list[Done]:
     """What the options request, for a spec and its variants. specs: how many there are."""
-    targets = targets_of(path, directory_of(path, folder, specs))
-    # An error of the only lock ends the command; one of several is reported, and the others follow.
-    count = len(targets) + specs - 1
+    from envspec.operations.lock_state import LockRequest, variants_of
+
+    directory = directory_of(path, folder, specs)
     if chosen["check"]:
-        return [_done(each, partial(_check, each), count) for each in targets]
+        requests = variants_of(LockRequest(path, directory))
+    else:
+        requests = requests_of(path, directory, chosen, _on_top_of(path, chosen["on_top_of"]))
+    # An error of the only lock ends the command; one of several is reported, and the others follow.
+    count = len(requests) + specs - 1
+    if chosen["check"]:
+        return [_done(each, partial(_check, each), count) for each in requests]
     if chosen["verify"]:
-        return [_done(each, partial(_verify, _request(each, chosen), chosen), count) for each in targets]
-    return lock_together(targets, chosen, count, _on_top_of(path, chosen["on_top_of"]))
+        return [_done(each, partial(_verify, each, chosen), count) for each in requests]
+    return lock_together(requests, chosen, count)
 
 
 def _on_top_of(path: Path, file: Path | None) -> str | None:
@@ -172,25 +178,6 @@ def _on_top_of(path: Path, file: Path | None) -> str | None:
     load_spec(path, datetime.now(timezone.utc))
     named = os.path.relpath(file, path.parent).replace(os.sep, "/")
     return set_value(read_text(path), (*root_of(path), "pip", "on_top_of"), json.dumps(named))
-
-
-class LockTarget(NamedTuple):
-    """A spec, or one of its variants, and the folder of its lock."""
-
-    path: Path
-    directory: Path
-    variant: str
-
-    def __str__(self) -> str:
-        return f"{self.path} [variants.{self.variant}]" if self.variant else str(self.path)
-
-
-def targets_of(path: Path, directory: Path) -> list[LockTarget]:
-    """The spec itself first: its variants prefer its versions."""
-    from envspec.spec.identity import variants_in
-    from envspec.spec.variants import variant_directory
-
-    return [LockTarget(path, variant_directory(directory, name), name) for name in variants_in(path)]
 
 
 def _refuse_pairs(chosen: Mapping[str, Any]) -> None:
@@ -231,15 +218,17 @@ class Done:
     exit_code: int = 0
 
 
-def _done(target: LockTarget, act: Callable[[], Done], count: int) -> Done:
+def _done(request: LockRequest, act: Callable[[], Done], count: int) -> Done:
     """Do it also for the locks after one that fails."""
-    about: dict[str, object] = {"spec": str(target.path), "directory": str(target.directory)}
-    if target.variant:
-        about["variant"] = target.variant
+    subject = str(request.spec_path)
+    about: dict[str, object] = {"spec": subject, "directory": str(request.directory)}
+    if request.variant:
+        about["variant"] = request.variant
+        subject += f" [variants.{request.variant}]"
     try:
         found = act()
     except EnvspecError as error:
-        return _failed(about, error, count, str(target))
+        return _failed(about, error, count, subject)
     return replace(found, document={**about, **found.document})
 
 
@@ -251,12 +240,10 @@ def _failed(about: Mapping[str, object], error: EnvspecError, count: int, subjec
     return Done({**about, "error": error.as_document()}, exit_code=error.exit_code)
 
 
-def lock_together(
-    targets: Sequence[LockTarget], chosen: Mapping[str, Any], count: int, text: str | None = None
-) -> list[Done]:
+def lock_together(requests: Sequence[LockRequest], chosen: Mapping[str, Any], count: int) -> list[Done]:
     """Lock a spec and its variants, or show what that would change: all of them, or with every error none.
 
-    text: the spec's new one, to be written with the locks; then what it changes in them is shown too.
+    If the requests have a new text of the spec, what it changes in the locks is shown too.
     """
     from envspec.operations.lock.all import compile_all, write_all
     from envspec.operations.lock_state import Compiled
@@ -266,12 +253,11 @@ def lock_together(
         with TerminalReporter(_label(request)) as reporter:
             yield _context(chosen, reporter)
 
-    requests = [replace(_request(each, chosen), text=text) for each in targets]
     found = compile_all(requests, running, cached=not chosen["dry_run"])
     made = [each for each in found if isinstance(each, Compiled)]
     errors = _errors_in(found)
     previews: list[Done] = []
-    if not errors and (chosen["dry_run"] or text is not None):
+    if not errors and (chosen["dry_run"] or requests[0].text is not None):
         previews = [_preview(request, each) for request, each in zip(requests, made, strict=True)]
     changed: list[tuple[Path, ...] | UsageError] = []
     if not errors and not chosen["dry_run"]:
@@ -290,9 +276,9 @@ def lock_together(
         done = _written(requests[at], written[at], chosen)
         return _with_diff(done, previews[at]) if previews else done
 
-    done = [_done(target, partial(outcome, at), count) for at, target in enumerate(targets)]
-    if errors and len(targets) > 1:
-        terminal.report(f"{targets[0].path}: {_left_out(targets, [at for at in written if written[at]])}")
+    done = [_done(request, partial(outcome, at), count) for at, request in enumerate(requests)]
+    if errors and len(requests) > 1:
+        terminal.report(f"{requests[0].spec_path}: {_left_out(requests, [at for at in written if written[at]])}")
     return done
 
 
@@ -301,12 +287,12 @@ def _errors_in(outcomes: Sequence[object]) -> dict[int, EnvspecError]:
     return {at: each for at, each in enumerate(outcomes) if isinstance(each, EnvspecError)}
 
 
-def _left_out(targets: Sequence[LockTarget], written: Sequence[int]) -> str:
+def _left_out(requests: Sequence[LockRequest], written: Sequence[int]) -> str:
     """What of the locks is not written. written: the positions of the others."""
     if not written:
         return "no lock is written: a spec and its variants are locked together"
-    names = ", ".join(str(targets[at].directory) for at in written)
-    return f"only {names} is written: `envspec lock {targets[0].path}` writes the rest"
+    names = ", ".join(str(requests[at].directory) for at in written)
+    return f"only {names} is written: `envspec lock {requests[0].spec_path}` writes the rest"
 
 
 def _with_diff(written: Done, previewed: Done) -> Done:
@@ -343,12 +329,12 @@ def directory_of(path: Path, output: Path | None, count: int) -> Path:
     return (output or Path("locks")) / env_name(path)
 
 
-def _check(target: LockTarget) -> Done:
+def _check(request: LockRequest) -> Done:
     """Check a lock without a network, and print why it is stale."""
-    reasons = _stale(*target)
+    reasons = _stale(request)
     if not reasons:
-        output.info(f"{target.directory}: up to date")
-    return _stale_done(reasons, target.path)
+        output.info(f"{request.directory}: up to date")
+    return _stale_done(reasons, request.spec_path)
 
 
 def _stale_done(reasons: Sequence[StaleReason], path: Path) -> Done:
@@ -367,25 +353,24 @@ def _stale_done(reasons: Sequence[StaleReason], path: Path) -> Done:
     return Done({"fresh": not reasons, "reasons": found}, exit_code=exit_code)
 
 
-def _stale(path: Path, directory: Path, variant: str) -> Sequence[StaleReason]:
+def _stale(request: LockRequest) -> Sequence[StaleReason]:
     from envspec.lockfile.check import StaleCause
     from envspec.operations.lock.check import check_lock
-    from envspec.operations.lock_state import LockRequest
 
     now = datetime.now(timezone.utc)
-    result = check_lock(LockRequest(path, directory, variant=variant), now, _existing_cache())
+    result = check_lock(request, now, _existing_cache())
     if any(reason.why is StaleCause.NO_LOCK for reason in result.reasons):
         # `envspec lock`, which the hint names, fails if the spec is not valid. Imports pydantic.
         from envspec.operations.lock.gpus import check_spec
 
-        check_spec(path, variant, now)
+        check_spec(request.spec_path, request.variant, now)
     for text in result.warnings:
-        output.warn(f"{directory}: {text}")
+        output.warn(f"{request.directory}: {text}")
     for reason in result.reasons:
         terminal.report(f"stale: {reason.text}")
         for line in _field_lines(reason):
             terminal.report(f"  {line}")
-        terminal.report(f"  hint: {_hint(reason, path)}")
+        terminal.report(f"  hint: {_hint(reason, request.spec_path)}")
     for code in dict.fromkeys(reason.why.code for reason in result.reasons):
         output.refer_to(code)
     return result.reasons
@@ -456,14 +441,12 @@ def _preview(request: LockRequest, made: Compiled) -> Done:
 
 def _verify(request: LockRequest, chosen: Mapping[str, Any]) -> Done:
     """Resolve one spec again; every value of its lock that differs."""
-    from envspec.lockfile.check import StaleCause
+    from envspec.operations.lock.check import NOT_ITS_LOCK
 
     path, directory = request.spec_path, request.directory
-    reasons = _stale(path, directory, request.variant)
+    reasons = _stale(request)
     checked = _stale_done(reasons, path)
-    if any(
-        reason.why in (StaleCause.NO_LOCK, StaleCause.FORMAT, StaleCause.DAMAGED, StaleCause.SPEC) for reason in reasons
-    ):
+    if any(reason.why in NOT_ITS_LOCK for reason in reasons):
         # There is nothing to compare with what the spec compiles to.
         return checked
     from envspec.operations.lock.verify import verify_lock
@@ -499,26 +482,30 @@ def _context(chosen: Mapping[str, Any], reporter: Reporter) -> Context:
     return context_of(chosen, reporter, usual_jobs=max(4, os.cpu_count() or 1))
 
 
-def _request(target: LockTarget, chosen: Mapping[str, Any]) -> LockRequest:
+def requests_of(
+    path: Path, directory: Path, chosen: Mapping[str, Any], text: str | None = None
+) -> tuple[LockRequest, ...]:
+    """What the options request for a spec and its variants. text: the spec's new one, to be written with the locks."""
     from envspec.names import normalised
-    from envspec.operations.lock_state import LockRequest, Upgrade, as_of_option
+    from envspec.operations.lock_state import LockRequest, Upgrade, as_of_option, variants_of
 
     as_of = chosen["as_of"]
     if as_of and chosen["upgrade_package"] and as_of.endswith(" ago"):
         raise UsageError(
             "--upgrade-package gives packages dates of their own", hint="name a date with --as-of, or `now`"
         )
-    return LockRequest(
-        spec_path=target.path,
-        directory=target.directory,
-        variant=target.variant,
+    request = LockRequest(
+        spec_path=path,
+        directory=directory,
         resolver=_one_of(chosen["resolvers"], RESOLVERS),
         conda_resolver=_one_of(chosen["resolvers"], SOLVERS),
         channel_repodata=_folders(chosen["channel_repodata"]),
         upgrade=Upgrade.ALL if chosen["upgrade"] else Upgrade.KEEP,
         upgrade_packages=tuple(map(normalised, chosen["upgrade_package"])),
         as_of=None if as_of is None else as_of_option(as_of, datetime.now(timezone.utc)),
+        text=text,
     )
+    return variants_of(request)
 
 
 def _folders(named: Sequence[str]) -> dict[str, Path]:

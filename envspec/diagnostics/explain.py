@@ -209,16 +209,6 @@ class ImageExplanation:
     without: str | None
 
 
-def _names(resolution: Resolution) -> set[str]:
-    """Of wheels, conda packages and the Python packages in these."""
-    names = {package.name for package in resolution.packages}
-    for record in resolution.conda:
-        names.add(record.name)
-        for each in record.provides:
-            names.add(each.name)
-    return names
-
-
 def no_cached_code(_: str) -> GpuCodeFound | None:
     """Without a cache."""
     return None
@@ -254,7 +244,7 @@ def _does_not_run(lock: Lock) -> Iterator[str]:
     names: set[str] = set()
     for resolution in lock.resolutions:
         if resolution.target.platform.is_linux:
-            names |= _names(resolution)
+            names |= resolution.names
     if "triton" in names:
         yield "torch.compile and other kernels of Triton: they need a C compiler ([image] compiler)"
     elif names & {"torch", "pytorch"}:
@@ -592,7 +582,7 @@ def _unknown(lock: Lock, name: str, normal: str) -> UsageError:
             )
     names: set[str] = set()
     for resolution in lock.resolutions:
-        names |= _names(resolution) | {package.name for package in resolution.installed}
+        names |= resolution.names | {package.name for package in resolution.installed}
     hint = "`envspec explain LOCK` without a name explains the lock"
     if close := difflib.get_close_matches(normal, sorted(names), n=3, cutoff=0.6):
         hint = f"did you mean {' or '.join(close)}?"
