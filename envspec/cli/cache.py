@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from envspec.cli import output
+from envspec.cli import output, terminal
 from envspec.cli.options import DRY_RUN, LOCK, context_of, read_lock_of
 from envspec.cli.output import Result, plain
 from envspec.cli.progress import TerminalReporter
@@ -18,7 +18,7 @@ from envspec.errors import UsageError
 from envspec.operations.cache import KINDS, entries, remove, usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from envspec.operations.cache import CacheUsage, Removal
 
@@ -146,25 +146,19 @@ def _removed(cache: Path, found: Removal, *, dry_run: bool) -> Result:
     return plain(lambda: document, [*lines, *_table(found.removed)])
 
 
-def _table(found: CacheUsage) -> Iterator[str]:
-    from envspec.report.format import size
+def _table(found: CacheUsage) -> list[str]:
+    from envspec.report.format import listing, row, size, text_lines
 
-    rows: list[tuple[str, str, str, str]] = []
+    rows = []
     for each in found.kinds:
         count = "1 entry" if each.entries == 1 else f"{each.entries:,} entries"
         description = each.description
         if each.shared_bytes:
             description += f" ({size(each.shared_bytes)} shared with environments)"
-        rows.append((each.kind, size(each.size_bytes), count, description))
-    kind_width = size_width = count_width = 0
-    for kind, amount, count, _ in rows:
-        kind_width = max(kind_width, len(kind))
-        size_width = max(size_width, len(amount))
-        count_width = max(count_width, len(count))
-    for kind, amount, count, description in rows:
-        yield f"  {kind:<{kind_width}}  {amount:>{size_width}}  {count:>{count_width}}  {description}"
+        rows.append(row(each.kind, size(each.size_bytes), count, description))
     if len(rows) > 1:
-        yield f"  {'all':<{kind_width}}  {size(found.size_bytes):>{size_width}}"
+        rows.append(row("all", size(found.size_bytes)))
+    return list(text_lines(listing("", rows, "kind|size:number|entries:number|description"), terminal.width()))
 
 
 def _age(text: str | None) -> timedelta | None:

@@ -21,6 +21,7 @@ from envspec.cli.options import (
     context_of,
     lock_argument,
     mount_of,
+    path_option,
     variables_of,
 )
 from envspec.cli.output import Result, in_formats, plain
@@ -86,7 +87,7 @@ SELECTION: Final = combined(
     "--image", metavar="REF", help="Image to test (default: the lock's, built if the engine does not have it)."
 )
 @click.option("--local", is_flag=True, help="Test the active environment's Python, without a container.")
-@click.option("--python", type=click.Path(path_type=Path), metavar="PATH", help="The Python that --local tests.")
+@path_option("--python", "PATH", "The Python that --local tests.")
 @click.option(
     "--compare-with",
     metavar="LOCK",
@@ -108,23 +109,18 @@ SELECTION: Final = combined(
     metavar="HOST:PORT",
     help="Address on the first machine at which the machines connect to each other.",
 )
-@click.option(
-    "--report",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Write the receipt to DIR: JSON, JUnit, Markdown and HTML.",
-)
-@click.option(
+@path_option("--report", "DIR", "Write the receipt to DIR: JSON, JUnit, Markdown and HTML.", file_okay=False)
+@path_option(
     "--baseline",
-    type=click.Path(path_type=Path, exists=True),
-    metavar="RECEIPT",
-    help="Fail if this machine is slower than in this receipt of the same kind of machine.",
+    "RECEIPT",
+    "Fail if this machine is slower than in this receipt of the same kind of machine.",
+    exists=True,
 )
-@click.option(
+@path_option(
     "--write-suite",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Only write the suite as one file, which needs Python and torch: `python3 FILE --report DIR`.",
+    "FILE",
+    "Only write the suite as one file, which needs Python and torch: `python3 FILE --report DIR`.",
+    dir_okay=False,
 )
 @output.output(RECEIPT, "Format of the receipt on stdout.")
 def command(lock: str | None, report: Path | None, **chosen: Any) -> Result:

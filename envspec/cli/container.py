@@ -25,6 +25,7 @@ from envspec.cli.options import (
     combined,
     context_of,
     mount_of,
+    path_option,
     platform_option,
     read_lock_of,
     variables_of,
@@ -43,11 +44,12 @@ _SHELL: Final = ("sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash
 _options: Final = combined(
     click.option("--services", is_flag=True, help="Also start the image's services, and publish their ports."),
     GPUS,
-    click.option(
+    path_option(
         "--work",
-        type=click.Path(path_type=Path, exists=True, file_okay=False),
-        metavar="DIR",
-        help="Host folder mounted at the working directory (default: current directory).",
+        "DIR",
+        "Host folder mounted at the working directory (default: current directory).",
+        exists=True,
+        file_okay=False,
     ),
     click.option("--no-work", is_flag=True, help="Use an empty working directory, removed with the container."),
     click.option(

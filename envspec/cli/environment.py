@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from envspec.cli import output, terminal
-from envspec.cli.options import DRY_RUN, LOCK, OFFLINE, PLATFORMS, UNCONFINED, context_of, jobs, platform_option
+from envspec.cli.options import (
+    DRY_RUN,
+    LOCK,
+    OFFLINE,
+    PLATFORMS,
+    UNCONFINED,
+    context_of,
+    jobs,
+    path_option,
+    platform_option,
+)
 from envspec.cli.output import Result, plain
 from envspec.cli.progress import TerminalReporter
 from envspec.errors import EnvspecError, UsageError
@@ -34,20 +44,9 @@ class Drifted(EnvspecError):
 
 @click.command()
 @LOCK
-@click.option(
-    "--prefix",
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="The environment's folder, which must be empty or not exist yet.",
-)
+@path_option("--prefix", "DIR", "The environment's folder, which must be empty or not exist yet.", required=True)
 @platform_option(PLATFORMS, "The platform, which must be this machine's.")
-@click.option(
-    "--python",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="An interpreter of the locked series, for a lock without conda.",
-)
+@path_option("--python", "PATH", "An interpreter of the locked series, for a lock without conda.")
 @OFFLINE
 @DRY_RUN
 @jobs("files to fetch", "8")
@@ -91,12 +90,7 @@ def install(
 
 @click.command()
 @LOCK
-@click.option(
-    "--prefix",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="The environment's folder (default: the active one, by VIRTUAL_ENV or CONDA_PREFIX).",
-)
+@path_option("--prefix", "DIR", "The environment's folder (default: the active one, by VIRTUAL_ENV or CONDA_PREFIX).")
 @platform_option(PLATFORMS, "The platform (default: this machine's).")
 @click.option(
     "--strict", is_flag=True, help="Compile all modules again with the environment's Python, and compare the bytecode."

@@ -8,19 +8,15 @@ from typing import Any
 import click
 
 from envspec.cli import output
-from envspec.cli.options import LOCK, OFFLINE, PLATFORMS, context_of, platform_option, read_lock_of
+from envspec.cli.options import LOCK, OFFLINE, PLATFORMS, context_of, path_option, platform_option, read_lock_of
 from envspec.cli.output import Result
 from envspec.operations.export import FORMATS
 
 
 @click.command()
 @LOCK
-@click.option(
-    "--output",
-    "path",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write to FILE, or with its usual name into this folder (default: standard output).",
+@path_option(
+    "--output", "FILE", "Write to FILE, or with its usual name into this folder (default: standard output).", to="path"
 )
 @platform_option(PLATFORMS, "Only this platform (environment-yml is for one: default this machine's).")
 @click.option("--image", metavar="REF", help="The image's name in a registry, for devcontainer: best with @sha256:...")

@@ -9,7 +9,7 @@ import click
 
 from envspec.cli import output
 from envspec.cli.conformance import SELECTION, Failed, NotTested, selection_of
-from envspec.cli.options import LOCK, context_of
+from envspec.cli.options import LOCK, context_of, path_option
 from envspec.cli.output import Result, in_formats, plain
 from envspec.report import FLEET
 
@@ -35,11 +35,8 @@ def command() -> None:
     help="Time limit of a node's suite.",
 )
 @SELECTION
-@click.option(
-    "--receipts",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Slurm: folder for the suite and the receipts, which all nodes share.",
+@path_option(
+    "--receipts", "DIR", "Slurm: folder for the suite and the receipts, which all nodes share.", file_okay=False
 )
 @click.option(
     "--python",
@@ -83,12 +80,7 @@ def job(lock: str, scheduler: str, **chosen: Any) -> Result:
 
 @command.command("report")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False, exists=True))
-@click.option(
-    "--report",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Write fleet.html, fleet.md and fleet.json to DIR.",
-)
+@path_option("--report", "DIR", "Write fleet.html, fleet.md and fleet.json to DIR.", file_okay=False)
 @output.output(FLEET, "Format of the comparison on stdout.")
 def report_(folder: Path, report: Path | None) -> Result:
     """Compare the nodes whose receipts are in FOLDER/NODE/receipt.json. A node of FOLDER/nodes.txt without one is lost.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -23,6 +22,7 @@ from envspec.cli.options import (
     compare_with_spec,
     context_of,
     jobs,
+    path_option,
     platform_option,
     read_lock_of,
 )
@@ -50,11 +50,8 @@ _BUILD: Final = combined(
     click.option(
         "--no-compile-bytecode", is_flag=True, help="Leave out compiled Python: a smaller image that starts slower."
     ),
-    click.option(
-        "--python",
-        type=click.Path(path_type=Path),
-        metavar="PATH",
-        help="An interpreter of the locked version that compiles modules (default: found automatically).",
+    path_option(
+        "--python", "PATH", "An interpreter of the locked version that compiles modules (default: found automatically)."
     ),
     MIRROR,
     UNCONFINED,
@@ -71,10 +68,8 @@ def command() -> None:
 
 @command.command("build")
 @LOCK
-@click.option(
-    "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write a tar for `docker load` and skopeo."
-)
-@click.option("--layout", type=click.Path(path_type=Path), metavar="DIR", help="Write an OCI layout.")
+@path_option("--output", "FILE", "Write a tar for `docker load` and skopeo.")
+@path_option("--layout", "DIR", "Write an OCI layout.")
 @click.option("--push", "pushed", metavar="REF", help="Push to a registry's repository and tag.")
 @click.option("--load", "loaded", is_flag=True, help="Load into this machine's container engine.")
 @click.option(

@@ -14,7 +14,7 @@ import click
 
 from envspec.cli import output, terminal
 from envspec.cli.inspect import DIFFERENT
-from envspec.cli.options import OFFLINE, PLATFORMS, UNCONFINED, context_of, jobs
+from envspec.cli.options import OFFLINE, PLATFORMS, UNCONFINED, context_of, jobs, path_option
 from envspec.cli.output import Result, in_formats
 from envspec.cli.progress import TerminalReporter
 from envspec.errors import EnvspecError, UsageError
@@ -38,18 +38,15 @@ class _Lost(EnvspecError):
 
 @click.command()
 @click.argument("sources", nargs=-1, type=click.Path(path_type=Path), metavar="[FROM...]")
-@click.option(
+@path_option(
     "--prefix",
-    "prefixes",
+    "DIR",
+    "A working environment: a venv or a conda prefix. Its packages are read; nothing is run.",
+    to="prefixes",
     multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="A working environment: a venv or a conda prefix. Its packages are read; nothing is run.",
 )
 @click.option("--name", metavar="NAME", default="", help="Name of the environment (default: the project's).")
-@click.option(
-    "--output", "path", type=click.Path(path_type=Path), metavar="FILE", help="The spec (default: specs/<name>.toml)."
-)
+@path_option("--output", "FILE", "The spec (default: specs/<name>.toml).", to="path")
 @click.option("--force", is_flag=True, help="Replace a spec that exists.")
 @click.option("--python", metavar="V", default="", help="Python series or exact version.")
 @click.option(

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from envspec.cli import output, terminal
-from envspec.cli.options import LOCK, PLATFORMS, context_of, platform_option
+from envspec.cli.options import LOCK, PLATFORMS, context_of, path_option, platform_option
 from envspec.cli.output import Result, in_formats, plain
 from envspec.errors import UnfitMachine, UsageError
-from envspec.report import COMPARISON, EXPLANATION, FIT, LOCK_DIFF
+from envspec.report import COMPARISON, DOCTOR, EXPLANATION, FIT, LOCK_DIFF
 
 if TYPE_CHECKING:
     from envspec.models import Platform
@@ -134,7 +134,7 @@ def driver_version(driver: str | None) -> str | None:
 
 
 @click.command()
-@output.output()
+@output.output(DOCTOR)
 def doctor() -> Result:
     """Check this machine: driver, GPUs, container engine, NVIDIA's toolkit, /dev/shm, disk, Python, network.
 
@@ -146,16 +146,14 @@ def doctor() -> Result:
     """
     from envspec.cli.progress import waiting
     from envspec.diagnostics.doctor import examine_machine
-    from envspec.diagnostics.doctor.types import FindingState, render_text
+    from envspec.diagnostics.doctor.types import FindingState
 
     with waiting("checking this machine"):
         findings = examine_machine(os.environ)
-    width = terminal.width() if terminal.is_terminal(sys.stdout) else None
     exit_code = 0
     if any(finding.state is FindingState.MISSING for finding in findings):
         exit_code = UnfitMachine.exit_code
-    text = render_text(findings, width)
-    return plain(lambda: {"findings": findings}, [text], exit_code, write=terminal.answer_states)
+    return replace(in_formats(DOCTOR, findings, exit_code), write=terminal.answer_states)
 
 
 @click.command()
@@ -174,41 +172,31 @@ def config() -> Result:
     [registry.mirrors]
     "docker.io" = "registry.corp:5000"
     """
+    from envspec.report.format import listing, row, text
     from envspec.settings import read_settings
 
     settings = read_settings(os.environ)
     settings.check()
-    rows, path = settings.rows(), settings.path
-    lines = [f"file: {path}"]
+    path, found, variables, rows, others = settings.path, [], [], [], []
+    head = f"file: {path}"
     if not path.is_file():
-        lines[0] += " (does not exist)"
-    keys, values = max(len(row.setting.key) for row in rows), max(len(row.value) for row in rows)
-    found = []
-    for each, value, source in rows:
-        lines.append(f"{each.key:<{keys}}  {value:<{values}}  {source}")
+        head += " (does not exist)"
+    for each, value, source in settings.rows():
+        rows.append(row(each.key, value or "-", source))
         found.append(
             {"key": each.key, "value": value, "source": source, "variable": each.variable, "description": each.what}
         )
-    others = settings.other_variables()
-    if others:
-        lines.append("other variables that are set:")
-    variables = []
-    for name, value, what in others:
-        lines.append(f"  {name}={value}")
+    for name, value, what in settings.other_variables():
+        others.append(row(f"{name}={value}"))
         variables.append({"variable": name, "value": value, "description": what})
     document = {"file": str(path), "exists": path.is_file(), "settings": found, "variables": variables}
-    return plain(lambda: document, lines)
+    tables = [listing("", rows), listing("other variables that are set:", others)]
+    return plain(lambda: document, text([head], tables, terminal.width()).splitlines())
 
 
 @click.command()
 @click.argument("receipts", nargs=-1, required=True, metavar="RECEIPT RECEIPT...", type=click.Path(path_type=Path))
-@click.option(
-    "--output",
-    "path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Write the report to FILE.",
-)
+@path_option("--output", "FILE", "Write the report to FILE.", to="path", dir_okay=False)
 @output.output(
     COMPARISON, "Text for people, JSON for programs, Markdown for a pull request, or an HTML page with plots."
 )
@@ -224,6 +212,7 @@ def receipts(receipts: tuple[Path, ...], path: Path | None) -> Result | int:
 
     Exit code: 0 if nothing that counts differs, else 10.
     """
+    from envspec.io.files import replace_user_file
     from envspec.receipts.compare import compare
     from envspec.receipts.model import read
 
@@ -233,7 +222,8 @@ def receipts(receipts: tuple[Path, ...], path: Path | None) -> Result | int:
     result = in_formats(COMPARISON, found, exit_code_of(is_different=found.differs))
     if path is None:
         return result
-    _write(path, COMPARISON.render(output.SETTINGS.form, found))
+    replace_user_file(path, COMPARISON.render(output.SETTINGS.form, found).encode())
+    output.info(f"wrote {path}")
     return result.exit_code
 
 
@@ -254,16 +244,6 @@ def _short_name(path: Path) -> str:
     if path.name == "receipt.json":
         return path.parent.name or path.name
     return path.name
-
-
-def _write(path: Path, text: str) -> None:
-    from envspec.io.files import write_file
-
-    try:
-        write_file(path, text.encode())
-    except OSError as error:
-        raise UsageError(f"{path} can't be written: {error.strerror}", hint="name another file") from error
-    output.info(f"wrote {path}")
 
 
 @click.command("explain-error")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from envspec.cli import output, terminal
-from envspec.cli.options import MIRROR, OFFLINE, UNCONFINED, combined, context_of, jobs
+from envspec.cli.options import MIRROR, OFFLINE, UNCONFINED, combined, context_of, jobs, path_option
 from envspec.cli.output import Result, plain
 from envspec.cli.progress import TerminalReporter
 from envspec.errors import EnvspecError, StaleLock, UsageError
@@ -31,12 +31,11 @@ if TYPE_CHECKING:
 _MOST_FIELDS: Final = 20
 #: Options of all commands that lock.
 LOCKING: Final = combined(
-    click.option(
+    path_option(
         "--output",
-        "folder",
-        type=click.Path(path_type=Path),
-        metavar="DIR",
-        help="Output folder: DIR for one spec, DIR/<name> for several (default: locks/<name>).",
+        "DIR",
+        "Output folder: DIR for one spec, DIR/<name> for several (default: locks/<name>).",
+        to="folder",
     ),
     click.option(
         "--resolver",
@@ -81,12 +80,12 @@ LOCKING: Final = combined(
     metavar="DATE|now",
     help="Set as_of in the spec to this date, then lock; with --upgrade-package, the date of these packages.",
 )
-@click.option(
+@path_option(
     "--on-top-of",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Set pip.on_top_of in the spec to this list of installed packages (pip inspect, pip list, pip freeze), then "
-    "lock.",
+    "FILE",
+    "Set pip.on_top_of in the spec to this list of installed packages (pip inspect, pip list, pip freeze), then lock.",
+    exists=True,
+    dir_okay=False,
 )
 @click.option(
     "--image",

@@ -39,6 +39,22 @@ def combined(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
     return decorate
 
 
+def path_option(
+    name: str,
+    metavar: str,
+    help_text: str,
+    *,
+    to: str | None = None,
+    required: bool = False,
+    multiple: bool = False,
+    **kind: bool,
+) -> Callable[[_F], _F]:
+    """An option whose value is a Path. to: the parameter's name. kind: what `click.Path` accepts."""
+    names = (name, to) if to else (name,)
+    path = click.Path(path_type=Path, **kind)
+    return click.option(*names, type=path, metavar=metavar, required=required, multiple=multiple, help=help_text)
+
+
 def _set_locked(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     SETTINGS.locked = value
 

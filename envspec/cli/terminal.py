@@ -106,11 +106,11 @@ def answer_sections(text: str) -> None:
 
 
 def answer_states(text: str) -> None:
-    """`answer`; the states that lines begin with are in colour on a terminal with colours."""
+    """`answer`; the states that rows begin with are in colour on a terminal with colours."""
     text = visible(text)
     if wants_colours(sys.stdout):
         for state, colour in _STATES.items():
-            text = re.sub(rf"(?m)^{state}(?=  )", f"{colour}{state}{_PLAIN}", text)
+            text = re.sub(rf"(?m)^  {state}(?=  )", f"  {colour}{state}{_PLAIN}", text)
     _write(text)
 
 

@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Final
 
@@ -26,13 +25,6 @@ _PLATFORMS: Final = {
     ("darwin", "arm64"): Platform.OSX_ARM64,
     ("win32", "amd64"): Platform.WIN_64,
 }
-
-
-class MachineSource(Enum):
-    """Whether missing values do not exist (READ), or are unknown (DESCRIBED)."""
-
-    READ = "read"
-    DESCRIBED = "described"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +47,16 @@ class NvmlReading:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """driver: version of the Linux driver, None without one. problem: why GPUs could not be read."""
+    """driver: version of the Linux driver, None without one. problem: why GPUs could not be read.
+
+    is_described: whether what is missing is unknown, and not known to be missing.
+    """
 
     platform: Platform
     driver: str | None
     gpus: tuple[MachineGpu, ...]
     problem: str = ""
-    source: MachineSource = MachineSource.READ
-
-    @property
-    def is_described(self) -> bool:
-        return self.source is MachineSource.DESCRIBED
+    is_described: bool = False
 
     @property
     def gpu_names(self) -> str:
@@ -145,4 +136,4 @@ def described_machine(where: Platform, driver: str | None, gpus: tuple[str, ...]
     for name in gpus:
         row = find_gpu(facts, name)
         described.append(MachineGpu(row.name, capability_of(row)))
-    return Machine(where, driver, tuple(described), source=MachineSource.DESCRIBED)
+    return Machine(where, driver, tuple(described), is_described=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from envspec.context import Context, comma_separated
 from envspec.errors import UsageError
+from envspec.io.files import replace_user_file
 from envspec.lockfile.folder import NamedLock, named_lock
 from envspec.models import Platform
 from envspec.operations.lock_state import packages_in
@@ -119,7 +120,11 @@ def export(  # noqa: PLR0913 (every option may be left out)
     if exported.missing:
         context.reporter.warning(f"{lock.name}: {form} has no place for: {'; '.join(exported.missing)}")
     if path is not None:
-        _write(path, exported.text, overwrite=overwrite)
+        if not overwrite and path.exists() and not _is_ours(path):
+            raise UsageError(
+                f"{path} exists, and `envspec export` did not write it", hint="name another file, or --force"
+            )
+        replace_user_file(path, exported.text.encode())
     return exported.text
 
 
@@ -219,17 +224,6 @@ def _locations(lock: Lock, packages: Sequence[Package], context: Context) -> Map
 def _spec_folder(lock: Lock) -> Path:
     """The folder of a lock's spec, which names local projects."""
     return ((lock.directory or Path("locks", lock.name)) / lock.spec).parent
-
-
-def _write(path: Path, text: str, *, overwrite: bool) -> None:
-    from envspec.io.files import write_file
-
-    if not overwrite and path.exists() and not _is_ours(path):
-        raise UsageError(f"{path} exists, and `envspec export` did not write it", hint="name another file, or --force")
-    try:
-        write_file(path, text.encode())
-    except OSError as error:
-        raise UsageError(f"{path} can't be written: {error.strerror}", hint="name another file") from error
 
 
 def destination(path: Path, form: str, name: str) -> Path:

@@ -9,8 +9,7 @@ from typing import Final
 
 import envspec.conformance
 import envspec.verifier
-from envspec.errors import UsageError
-from envspec.io.files import write_file
+from envspec.io.files import replace_user_file
 from envspec.version import VERSION
 
 _SHEBANG: Final = b"#!/usr/bin/env python3\n"
@@ -62,9 +61,6 @@ def write_suite_file(path: Path) -> Path:
     Raises:
         UsageError: it can't be written.
     """
-    try:
-        write_file(path, suite_file())
-        path.chmod(0o755)
-    except OSError as error:
-        raise UsageError(f"{path} can't be written: {error.strerror}", hint="name another place") from error
+    replace_user_file(path, suite_file())
+    path.chmod(0o755)
     return path

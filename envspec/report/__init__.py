@@ -5,7 +5,7 @@ A renderer is a function in a module of this package and a line in a table below
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +15,7 @@ from envspec.errors import UsageError
 
 if TYPE_CHECKING:
     from envspec.diagnostics.audit.types import AuditReport
+    from envspec.diagnostics.doctor.types import DoctorFinding
     from envspec.diagnostics.explain import Explanation, PackageExplanation
     from envspec.diagnostics.fit import FitReport
     from envspec.image.diff import ImageDiff
@@ -61,6 +62,7 @@ FLEET: Final[Formats[Fleet]] = Formats("fleet:as_text", "fleet:as_json", "fleet:
 LOCK_DIFF: Final[Formats[LockDiff]] = Formats("diff:as_text", "diff:as_json", "diff:as_markdown")
 EXPLANATION: Final[Formats[Explanation | PackageExplanation]] = Formats("explanation:as_text", "explanation:as_json")
 FIT: Final[Formats[FitReport]] = Formats("explanation:fit_as_text", "explanation:fit_as_json")
+DOCTOR: Final[Formats[Sequence[DoctorFinding]]] = Formats("explanation:doctor_as_text", "explanation:doctor_as_json")
 AUDIT: Final[Formats[AuditReport]] = Formats("audit:as_text", "audit:as_json", "audit:as_github", "audit:as_sarif")
 IMPORT: Final[Formats[Imported]] = Formats("importing:as_text", "importing:as_json")
 IMAGE_DIFF: Final[Formats[ImageDiff]] = Formats("diff:image_as_text", "diff:image_as_json")
@@ -93,15 +95,13 @@ def check_writable(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise _unwritable(folder, error) from error
+        raise UsageError(
+            f"{folder} can't be written: {error.strerror}", hint="make room, or name another folder"
+        ) from error
     finally:
         for each in created:
             with suppress(OSError):
                 each.rmdir()
-
-
-def _unwritable(path: Path, error: OSError) -> UsageError:
-    return UsageError(f"{path} can't be written: {error.strerror}", hint="make room, or name another folder")
 
 
 def write_receipt(receipt: Receipt, folder: Path) -> list[Path]:
@@ -119,15 +119,11 @@ def write_fleet(fleet: Fleet, folder: Path) -> list[Path]:
 
 
 def _write(formats: Formats[T_contra], files: Mapping[str, str], value: T_contra, folder: Path) -> list[Path]:
-    from envspec.io.files import write_file
+    from envspec.io.files import replace_user_file
 
     written = []
     for name, form in files.items():
         path = folder / name
-        content = formats.render(form, value)
-        try:
-            write_file(path, content.encode())
-        except OSError as error:
-            raise _unwritable(path, error) from error
+        replace_user_file(path, formats.render(form, value).encode())
         written.append(path)
     return written

@@ -1,4 +1,4 @@
-"""Explanations of locks, and whether a machine can run one, as text and JSON."""
+"""Explanations of locks, whether a machine can run one, and what a machine lacks, as text and JSON."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from envspec.base_image.cpu_builds import NO_CUDA_KNOWN, cuda_instead
 from envspec.base_image.cuda import SharedLibrary
 from envspec.conformance.text import counted
 from envspec.context import comma_separated
+from envspec.diagnostics.doctor.types import DoctorFinding, FindingState
 from envspec.diagnostics.explain import (
     CondaVariant,
     Download,
@@ -22,7 +23,7 @@ from envspec.diagnostics.explain import (
     Variant,
 )
 from envspec.diagnostics.fit import FitFinding, FitReport, FitVerdict
-from envspec.diagnostics.machine import Machine, MachineGpu, MachineSource
+from envspec.diagnostics.machine import Machine, MachineGpu
 from envspec.lockfile.decided import source_of_digest
 from envspec.lockfile.toml_writer import string
 from envspec.models import DEFAULT_INDEX, SPEC, CpuBuild, Decision, GpuCode, ImageSettings, Platform
@@ -351,7 +352,7 @@ _CONCLUSIONS: Final = {
 
 def fit_as_text(report: FitReport, width: int) -> str:
     """The verdict, the machine, each different finding once, and what to change."""
-    name = "this machine" if report.machine.source is MachineSource.READ else "the described machine"
+    name = "the described machine" if report.machine.is_described else "this machine"
     head = [
         *wrapped(_CONCLUSIONS[report.verdict].format(machine=name, lock=report.lock), width),
         *hanging("  ", _machine(report.machine), width),
@@ -377,6 +378,21 @@ def _fit_finding(found: FitFinding) -> Row:
     return row(found.verdict.value, found.what, found.why, notes=[change])
 
 
+def doctor_as_text(findings: Sequence[DoctorFinding], width: int) -> str:
+    """A row for each finding, and below it what to do."""
+    rows = []
+    for each in findings:
+        state = each.state.value
+        if each.state is FindingState.NOT_APPLICABLE:
+            state = "-"
+        rows.append(row(state, each.what, each.found + optional("\n-> {}", each.todo)))
+    return text((), [listing("", rows)], width)
+
+
+def doctor_as_json(findings: Sequence[DoctorFinding]) -> str:
+    return document({"findings": findings})
+
+
 def fit_as_json(report: FitReport) -> str:
     machine = report.machine
     return document(
@@ -384,7 +400,7 @@ def fit_as_json(report: FitReport) -> str:
             "lock": report.lock,
             "verdict": report.verdict,
             "machine": {
-                "source": machine.source,
+                "source": "described" if machine.is_described else "read",
                 "platform": machine.platform,
                 "driver": machine.driver,
                 "gpus": list(map(_fit_gpu, machine.gpus)),
@@ -403,7 +419,7 @@ def _fit_gpu(gpu: MachineGpu) -> dict[str, object]:
 
 def _machine(machine: Machine) -> str:
     driver, no_gpu = "any driver", "any GPU"
-    if machine.source is MachineSource.READ:
+    if not machine.is_described:
         driver, no_gpu = "no NVIDIA driver", "no NVIDIA GPU"
     if machine.driver:
         driver = f"driver {machine.driver}"

@@ -22,12 +22,12 @@ from envspec.diagnostics.doctor.types import (
     FindingState,
     ProbeResult,
     RunningPython,
-    render_text,
     this_machine,
 )
 from envspec.diagnostics.machine import MachineGpu, NvmlReading
 from envspec.facts.gpu import ComputeCapability
 from envspec.io.process import Finished
+from envspec.report.explanation import doctor_as_text
 from tests.support.golden import GoldenCase, read_cases
 
 CASES = read_cases(Path(__file__).parent / "golden" / "doctor")
@@ -106,7 +106,7 @@ def message(golden: GoldenCase, root: Path) -> tuple[tuple[DoctorFinding, ...], 
     laptop = report({"programs": {"podman": {"stdout": PODMAN}}}, root / "laptop")
     findings = report({"programs": {"podman": {"stdout": PODMAN}}} | case, root / "machine")
     different = [finding for finding in findings if finding not in laptop or golden.name == "laptop"]
-    return findings, render_text(different).replace(str(root / "machine"), "ROOT") + "\n"
+    return findings, doctor_as_text(different, 10_000).replace(str(root / "machine"), "ROOT")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -9,7 +9,6 @@ import pytest
 from envspec.conformance.nvml import DRIVER_FILE
 from envspec.diagnostics.machine import (
     MachineGpu,
-    MachineSource,
     NvmlReading,
     described_machine,
     read_machine,
@@ -37,7 +36,7 @@ def test_the_drivers_file(tmp_path: Path, text: str, driver: str | None) -> None
     assert machine.driver == driver
     assert machine.gpus == ()
     assert machine.problem == "NVML does not answer: Driver Not Loaded"
-    assert machine.source is MachineSource.READ
+    assert not machine.is_described
 
 
 def test_nvml_goes_before_the_file(tmp_path: Path) -> None:
@@ -67,4 +66,4 @@ def test_a_described_machine() -> None:
         ("T4", "7.5"),
         ("compute capability 9.0", "9.0"),
     ]
-    assert machine.source is MachineSource.DESCRIBED
+    assert machine.is_described

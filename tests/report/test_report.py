@@ -15,7 +15,7 @@ from envspec import report
 from envspec.base_image.cuda import SharedLibrary
 from envspec.diagnostics.explain import explain_lock, explain_package
 from envspec.diagnostics.fit import FitFinding, FitReport, FitVerdict
-from envspec.diagnostics.machine import Machine, MachineGpu, MachineSource
+from envspec.diagnostics.machine import Machine, MachineGpu
 from envspec.errors import UsageError
 from envspec.facts.gpu import ComputeCapability
 from envspec.lockfile.diff import diff_locks
@@ -170,10 +170,8 @@ UNKNOWN = FitFinding(
 fit_text = partial(report.FIT.render, "text")
 
 
-def machine(
-    *gpus: MachineGpu, driver: str | None = "570.124.06", source: MachineSource = MachineSource.READ
-) -> Machine:
-    return Machine(Platform.LINUX_64, driver, gpus, source=source)
+def machine(*gpus: MachineGpu, driver: str | None = "570.124.06", is_described: bool = False) -> Machine:
+    return Machine(Platform.LINUX_64, driver, gpus, is_described=is_described)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +199,7 @@ def machine(
             ],
         ),
         (
-            FitReport("llm", machine(driver=None, source=MachineSource.DESCRIBED), (UNKNOWN, UNKNOWN)),
+            FitReport("llm", machine(driver=None, is_described=True), (UNKNOWN, UNKNOWN)),
             [
                 "it is unknown whether the described machine can run llm",
                 "  linux-64, any driver, any GPU",

@@ -9,7 +9,7 @@ from typing import Any
 from envspec.base_image.cuda import BaseImagePlan, CudaRequest
 from envspec.base_image.plan import plan_platforms
 from envspec.diagnostics.fit import FitReport, fits
-from envspec.diagnostics.machine import Machine, MachineSource, described_machine
+from envspec.diagnostics.machine import Machine, described_machine
 from envspec.errors import EnvspecError
 from envspec.facts import Facts, load_facts
 from envspec.models import BaseImage, CondaPackage, CudaVersion, Driver, GpuCodeFound, Lock, Platform, Resolution
@@ -93,7 +93,7 @@ def machine_of(case: Mapping[str, Any], facts: Facts) -> Machine:
     """`[machine]`: platform, driver, gpus (names), problem; source = "read" unless the user described it."""
     given = case["machine"]
     machine = described_machine(Platform(given["platform"]), given.get("driver"), tuple(given.get("gpus", ())), facts)
-    return replace(machine, problem=given.get("problem", ""), source=MachineSource(given.get("source", "described")))
+    return replace(machine, problem=given.get("problem", ""), is_described=given.get("source") != "read")
 
 
 def cached_of(case: Mapping[str, Any], lock: Lock) -> dict[str, GpuCodeFound]:

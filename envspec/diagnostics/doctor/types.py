@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import sys
-import textwrap
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,31 +42,6 @@ class DoctorFinding:
     state: FindingState
     found: str
     todo: str = ""
-
-
-def render_text(findings: Sequence[DoctorFinding], width: int | None = None) -> str:
-    """A plain table, `todo` below its line; ends without a newline. width: of a terminal; None for unbroken lines."""
-    words = {state: state.value for state in FindingState}
-    if width is not None:
-        words[FindingState.NOT_APPLICABLE] = "-"
-    states = names = 0
-    for finding in findings:
-        states = max(states, len(words[finding.state]))
-        names = max(names, len(finding.what))
-    left = states + names + 4
-    lines = []
-    for finding in findings:
-        texts = _wrapped(finding.found, "", width and width - left) or [""]
-        texts += _wrapped(finding.todo, "-> ", width and width - left)
-        lines.append(f"{words[finding.state]:<{states}}  {finding.what:<{names}}  {texts[0]}".rstrip())
-        lines += [f"{'':<{left}}{text}" for text in texts[1:]]
-    return "\n".join(lines)
-
-
-def _wrapped(text: str, mark: str, width: int | None) -> list[str]:
-    if width is None or not text:
-        return [mark + text] if text else []
-    return textwrap.wrap(text, max(width, 20), initial_indent=mark, subsequent_indent=" " * len(mark))
 
 
 @dataclass(frozen=True, slots=True)
