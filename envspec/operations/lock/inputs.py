@@ -17,13 +17,12 @@ from envspec.lockfile.check import StaleCause
 from envspec.lockfile.document import load
 from envspec.lockfile.folder import read_lock
 from envspec.lockfile.header import LOCK_FILE, pins_sha256, verify_checksum
-from envspec.lockfile.toml_writer import time_text
 from envspec.models import Lock
 from envspec.operations.lock.cache import is_ours
 from envspec.operations.lock.check import check_lock
 from envspec.operations.lock_state import LockRequest, LockState, Upgrade
 from envspec.spec import Spec, parse_spec
-from envspec.spec.dates import Age
+from envspec.spec.dates import Age, time_text
 from envspec.spec.errors import KeyPath, SpecError
 from envspec.spec.identity import whole_document
 from envspec.spec.load import spec_error
