@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -59,11 +59,26 @@ class BuildEnvironment:
 
 
 @dataclass(frozen=True, slots=True)
-class WheelRequest:
+class Source:
+    """What a wheel is built of.
+
+    identity: SHA-256 of the sdist, or another identity of its contents.
+    lay_out: unpacks it into a new folder; the project's folder in it. Its second argument names it in errors.
+    """
+
+    identity: str
+    lay_out: Callable[[Path, str], Coroutine[None, None, Path]]
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRequest:
     """A wheel to build.
 
-    name: normalised. version: None if only the build knows it. as_of: limits the build's requirements and the times of
-    files. indexes: the spec's own, for the build's requirements; may contain credentials. locked: the lock's record.
+    name: normalised.
+    version: None if only the build knows it.
+    as_of: limits the build's requirements and the times of files.
+    indexes: the spec's own, for the build's requirements; may contain credentials.
+    locked: the lock's record.
     environment: what it is built beside; None: in isolation.
     """
 
@@ -71,6 +86,7 @@ class WheelRequest:
     version: str | None
     target: Target
     as_of: datetime
+    source: Source
     indexes: tuple[NamedIndex, ...] = field(default=(), repr=False)
     locked: BuiltWheel | None = None
     compilers: Compilers = Compilers.CONTAINER
@@ -81,22 +97,16 @@ class WheelRequest:
         """Its name in messages."""
         return f"{self.name} {self.version}" if self.version else self.name
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildRequest(WheelRequest):
-    """A wheel and its source.
-
-    source: SHA-256 of the sdist, or another identity of the source's contents. lay_out: unpacks the source into a new
-    folder; the project's folder in it.
-    """
-
-    source: str
-    lay_out: Callable[[Path], Awaitable[Path]]
+    @property
+    def is_for_compilers_here(self) -> bool:
+        """Whether this machine's compilers are used."""
+        has_compiler = self.environment is not None and bool(self.environment.compiler)
+        return self.compilers is Compilers.LOCAL or has_compiler
 
     def key(self, index: str) -> str:
         """SHA-256 over all inputs of the wheel. index: the default index."""
         target = self.target
-        parts: list[object] = [_FORM, self.name, self.source, self.as_of.isoformat(), target.platform.value]
+        parts: list[object] = [_FORM, self.name, self.source.identity, self.as_of.isoformat(), target.platform.value]
         parts += [target.python.version, target.glibc, target.macos, index]
         # Without logins, not even hashed: another login gives the same wheel.
         for each in self.indexes:

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from datetime import datetime, time, timezone
 from pathlib import Path
 from typing import Final
@@ -34,9 +34,9 @@ from envspec.build.types import (
     Compilers,
     IsPlaceholder,
     NeedsCompiler,
+    Source,
     UnexpectedWheel,
     WheelBuildFailed,
-    WheelRequest,
     WrongWheel,
 )
 from envspec.context import Connectivity, Context
@@ -149,7 +149,7 @@ async def _unpacked(request: BuildRequest, folder: Path) -> tuple[Path, datetime
     Raises:
         WheelBuildFailed: the project is not in that folder. Errors of `lay_out`.
     """
-    source = await request.lay_out(folder)
+    source = await request.source.lay_out(folder, request.of)
     # Files elsewhere are not envspec's to change.
     if not await asyncio.to_thread(lambda: source.resolve().is_relative_to(folder.resolve())):
         raise WheelBuildFailed(request.of, f"its project, {source}, is not in its new folder")
@@ -162,8 +162,7 @@ async def _build(request: BuildRequest, source: Path, work: Path, context: Conte
     try:
         found = await _build_here(request, source, work, context, tools)
     except NoConfinement as error:
-        is_local = request.compilers is Compilers.LOCAL or (request.environment and request.environment.compiler)
-        if is_local or tools.room is None:
+        if request.is_for_compilers_here or tools.room is None:
             raise
         unconfined, why = error, "nothing else on this machine confines its build"
     else:
@@ -208,7 +207,7 @@ async def _build_here(
         )
     if interpreter is None:
         return f"no Python {series} is on this machine"
-    if request.compilers is Compilers.LOCAL or (request.environment and request.environment.compiler):
+    if request.is_for_compilers_here:
         from envspec.build.runners import build_locally
 
         return await build_locally(request, source, work, interpreter, context, tools)
@@ -338,35 +337,33 @@ def _unusable(folder: Path, why: str) -> UnfitMachine:
     return UnfitMachine(f"{folder}, where a wheel is built, can't be used: {why}", hint="have it removed")
 
 
-def sdist_request(wheel: WheelRequest, sha256: str, fetch: Callable[[], Awaitable[Path]]) -> BuildRequest:
+def sdist_source(sha256: str, fetch: Callable[[], Awaitable[Path]]) -> Source:
     """fetch: gives the checked file."""
 
-    async def lay_out(folder: Path) -> Path:
-        return await asyncio.to_thread(unpack, await fetch(), folder, wheel.of)
+    async def lay_out(folder: Path, of: str) -> Path:
+        return await asyncio.to_thread(unpack, await fetch(), folder, of)
 
-    return _build_request(wheel, sha256, lay_out)
+    return Source(sha256, lay_out)
 
 
-def git_request(
-    wheel: WheelRequest, address: GitAddress, commit: str, environ: Mapping[str, str], connectivity: Connectivity
-) -> BuildRequest:
-    """A request for a commit, whose identity does not include credentials."""
+def git_source(address: GitAddress, commit: str, environ: Mapping[str, str], connectivity: Connectivity) -> Source:
+    """A commit, whose identity does not include credentials."""
 
-    async def lay_out(folder: Path) -> Path:
+    async def lay_out(folder: Path, of: str) -> Path:
         if connectivity is Connectivity.OFFLINE:
-            raise OfflineMiss(f"the wheel of {wheel.of}")
-        return await check_out(address, commit, folder, wheel.of, environ)
+            raise OfflineMiss(f"the wheel of {of}")
+        return await check_out(address, commit, folder, of, environ)
 
-    return _build_request(wheel, without_credentials(address.pinned(commit)), lay_out)
+    return Source(without_credentials(address.pinned(commit)), lay_out)
 
 
-def folder_request(wheel: WheelRequest, root: Path, sha256: str) -> BuildRequest:
-    """A request for a folder, of which a copy is built. sha256: `tree_sha256` of the folder."""
+def folder_source(root: Path, sha256: str) -> Source:
+    """A folder, of which a copy is built. sha256: `tree_sha256` of the folder."""
 
-    async def lay_out(folder: Path) -> Path:
+    async def lay_out(folder: Path, _: str) -> Path:
         return await asyncio.to_thread(_copy, root, folder / "project", sha256)
 
-    return _build_request(wheel, f"tree:{sha256}", lay_out)
+    return Source(f"tree:{sha256}", lay_out)
 
 
 def _copy(root: Path, folder: Path, sha256: str) -> Path:
@@ -378,9 +375,3 @@ def _copy(root: Path, folder: Path, sha256: str) -> Path:
         # Its wheel is cached under the hash.
         raise UsageError(f"{root} was changed while it was read", hint="run the same command again")
     return folder
-
-
-def _build_request(wheel: WheelRequest, source: str, lay_out: Callable[[Path], Awaitable[Path]]) -> BuildRequest:
-    return BuildRequest(
-        **{each.name: getattr(wheel, each.name) for each in fields(wheel)}, source=source, lay_out=lay_out
-    )

@@ -23,14 +23,14 @@ from envspec.build.types import (
     CachedWheel,
     Compilers,
     NeedsCompiler,
+    Source,
     WheelBuildFailed,
-    WheelRequest,
     WrongWheel,
 )
-from envspec.build.wheel import build_wheel, folder_request, git_request, sdist_request
+from envspec.build.wheel import build_wheel, folder_source, git_source, sdist_source
 from envspec.context import SILENT, Step
 from envspec.diagnostics.machine import this_platform
-from envspec.errors import NetworkError, OfflineMiss, StaleLock, UnfitMachine
+from envspec.errors import NetworkError, OfflineMiss, UnfitMachine
 from envspec.facts import Facts
 from envspec.facts.tables import load_facts
 from envspec.fetch.download import Downloads
@@ -41,7 +41,6 @@ from envspec.io.confine import NoConfinement
 from envspec.io.files import local_path, tree_sha256
 from envspec.io.store import StoredMetadata
 from envspec.models import (
-    DEFAULT_INDEX,
     DIRECT_URL,
     GIT,
     LOCAL,
@@ -50,7 +49,6 @@ from envspec.models import (
     Commit,
     Decision,
     Lock,
-    NamedIndex,
     Package,
     Platform,
     Python,
@@ -60,9 +58,8 @@ from envspec.models import (
 )
 from envspec.names import normalised
 from envspec.operations.built_wheels import BUILT_WHEELS, find_built
-from envspec.operations.lock_state import LockState, Upgrade, lacks_wheel, locked_commit, packages_in
+from envspec.operations.lock_state import LockState, Upgrade, find_package, lacks_wheel, locked_commit
 from envspec.operations.session import Session
-from envspec.origins import PYTORCH
 from envspec.reasons import reason
 from envspec.registry.client import resolve_digests
 from envspec.registry.reference import endpoint_of, parse
@@ -118,6 +115,13 @@ class WheelBuilder:
         has_room = request.compilers is not Compilers.NOWHERE or self._base_on(request.target.platform)
         room = self._container if has_room else None
         return await build_wheel(request, self._context, BuildTools(local, find, room))
+
+    async def recorded_wheel(self, package: Package | None) -> CachedWheel | None:
+        """The wheel that a lock records of a source; None if neither the cache nor `ENVSPEC_BUILT_WHEELS` has it."""
+        if package is None or package.built is None:
+            return None
+        path = (await find_built([package], self._context)).get(package.built.sha256)
+        return CachedWheel(package.built, path) if path else None
 
     async def _interpreter(self, python: Python) -> Path | None:
         """A Python of the series on this machine, else a standalone build; None if there is neither."""
@@ -218,12 +222,12 @@ def devel_of(base: BaseImage) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A source as it is now. build: how to build it, or the path of what is a wheel already."""
+    """A source as it is now; a path is that of what is a wheel already."""
 
     index: str
     url: str
     sdist: WheelFile | None
-    build: BuildRequest | Path
+    source: Source | Path
 
     def is_of(self, package: Package) -> bool:
         """Whether a package of another lock was built of the same source."""
@@ -258,22 +262,17 @@ class _Sources:
         self._state = state
         self._context = state.context
         self._builder = builder
-        self._indexes = indexes_of(state.spec)
         #: By the requirement's text.
         self.commits: dict[str, Commit] = {}
 
     async def wheel_of(self, requirement: Requirement, target: Target) -> BuiltSource:
         name, platform = requirement.name, target.platform.value
         self._context.reporter.progress(Step(f"building {name}", of=platform))
-        found = await self._find(requirement, target)
-        recorded = await self._find_recorded(name, found, target)
-        if recorded is not None:
-            built, path = recorded
-        elif isinstance(found.build, Path):
-            built, path = await asyncio.to_thread(self._copy, name, found.build, found.url.rpartition("=")[2], target)
-        else:
+        found = await self._find(requirement)
+        made = await self._builder.recorded_wheel(self._find_recorded(name, found, target))
+        if made is None:
             try:
-                made = await self._builder.build_wheel(found.build)
+                made = await self._new_wheel(name, found, target)
             except NoConfinement:
                 if found.sdist is None:
                     raise
@@ -281,13 +280,20 @@ class _Sources:
                 if unbuilt is None:
                     raise
                 return unbuilt
-            built, path = made.wheel, made.path
+        built, path = made.wheel, made.path
         metadata = StoredMetadata(await asyncio.to_thread(metadata_of, path, name), built.size_bytes)
         self._state.store.put_metadata(built.sha256, metadata)
         self._state.store.put_record(built.sha256, await asyncio.to_thread(record_of, path))
         return BuiltSource(
             found.sdist or WheelFile(found.index, built.filename, built.sha256, built.size_bytes, found.url), built
         )
+
+    async def _new_wheel(self, name: str, found: _Found, target: Target) -> CachedWheel:
+        state, source = self._state, found.source
+        if isinstance(source, Path):
+            return await asyncio.to_thread(self._copy, name, source, found.url.rpartition("=")[2], target)
+        request = BuildRequest(name, None, target, state.as_of, source, indexes_of(state.spec))
+        return await self._builder.build_wheel(request)
 
     def _unbuilt(self, name: str, file: WheelFile) -> BuiltSource | None:
         """An sdist that nothing confines the build of; None if it does not state what its wheel requires.
@@ -309,32 +315,27 @@ class _Sources:
         self._state.store.put_metadata(file.sha256, StoredMetadata(body, len(content)))
         return BuiltSource(file, None, source, version)
 
-    async def _find_recorded(self, name: str, found: _Found, target: Target) -> tuple[BuiltWheel, Path] | None:
-        """The wheel that the old lock records of the same source; None if its build may have used other indexes."""
+    def _find_recorded(self, name: str, found: _Found, target: Target) -> Package | None:
+        """What the old lock built of the same source; None if that build may have used other indexes."""
         lock = self._state.old
         if lock is None or not self._state.builds_alike(lock):
             return None
         for part in lock.resolutions:
-            if part.target != target:
-                continue
-            for old in part.packages:
-                if old.name == name and old.built is not None and found.is_of(old):
-                    paths = await find_built([old], self._context.without_progress())
-                    if old.built.sha256 in paths:
-                        return old.built, paths[old.built.sha256]
+            old = find_package(part, name)
+            if part.target == target and old is not None and found.is_of(old):
+                return old
         return None
 
-    async def _find(self, requirement: Requirement, target: Target) -> _Found:
-        wanted = WheelRequest(requirement.name, None, target, self._state.as_of, self._indexes)
+    async def _find(self, requirement: Requirement) -> _Found:
         if requirement.kind is RequirementKind.GIT:
-            return await self._find_git(requirement, wanted)
+            return await self._find_git(requirement)
         if requirement.kind is RequirementKind.LOCAL:
-            return await asyncio.to_thread(self._find_local, requirement, wanted)
+            return await asyncio.to_thread(self._find_local, requirement)
         state, now = self._state, self._context.now()
         row, path = await fetch_sdist(requirement, state.as_of, now, state.store, self._context)
-        return _Found(DIRECT_URL, row.url or "", row, sdist_request(wanted, row.sha256, _give_path(path)))
+        return _Found(DIRECT_URL, row.url or "", row, sdist_source(row.sha256, _give_path(path)))
 
-    async def _find_git(self, requirement: Requirement, wanted: WheelRequest) -> _Found:
+    async def _find_git(self, requirement: Requirement) -> _Found:
         address = read_git(requirement.url or "")
         context = self._context
         locked = self.commits.get(str(requirement))
@@ -345,8 +346,7 @@ class _Sources:
             commit = commit or await commit_of(address, requirement.name, context.environ)
             locked = self.commits[str(requirement)] = locked_commit(requirement, commit)
         commit = read_git(locked.address).ref
-        build = git_request(wanted, address, commit, context.environ, context.connectivity)
-        return _Found(GIT, locked.address, None, build)
+        return _Found(GIT, locked.address, None, git_source(address, commit, context.environ, context.connectivity))
 
     def _commit_before(self, requirement: Requirement) -> str | None:
         """The commit of the old lock for the same requirement, unless it may move."""
@@ -358,7 +358,7 @@ class _Sources:
                 return read_git(recorded.address).ref
         return None
 
-    def _find_local(self, requirement: Requirement, wanted: WheelRequest) -> _Found:
+    def _find_local(self, requirement: Requirement) -> _Found:
         address = (requirement.url or "").partition("#")[0]
         path = local_path(address, self._state.request.spec_path.parent)
         at = ("pip", "dependencies", self._state.spec.pip.dependencies.index(requirement))
@@ -369,16 +369,14 @@ class _Sources:
             text = f"{address} has neither pyproject.toml nor setup.py"
             raise RefusedValues((at, text, "name the project's folder"))
         sha256 = tree_sha256(path)
-        build: BuildRequest | Path
+        source: Source | Path = path
         if path.is_dir():
-            build = folder_request(wanted, path, sha256)
-        elif path.name.endswith(".whl"):
-            build = path
-        else:
-            build = sdist_request(wanted, sha256, _give_path(path))
-        return _Found(LOCAL, f"{address}#sha256={sha256}", None, build)
+            source = folder_source(path, sha256)
+        elif not path.name.endswith(".whl"):
+            source = sdist_source(sha256, _give_path(path))
+        return _Found(LOCAL, f"{address}#sha256={sha256}", None, source)
 
-    def _copy(self, name: str, path: Path, sha256: str, target: Target) -> tuple[BuiltWheel, Path]:
+    def _copy(self, name: str, path: Path, sha256: str, target: Target) -> CachedWheel:
         """Copy a wheel into the cache."""
         check_release(path, name, None, name)
         if not is_loaded(path.name, target):
@@ -389,7 +387,7 @@ class _Sources:
         cached = archive_path(self._context.cache, name, sha256, path.name)
         with path.open("rb") as file:
             copy_to_cache(file, cached)
-        return BuiltWheel(path.name, sha256, cached.stat().st_size), cached
+        return CachedWheel(BuiltWheel(path.name, sha256, cached.stat().st_size), cached)
 
 
 def _give_path(path: Path) -> Callable[[], Awaitable[Path]]:
@@ -573,41 +571,51 @@ class Builds:
 
     async def _request(self, package: Package, part: Resolution) -> BuildRequest:
         lock, file = self._lock, package.file
+        of = f"{package.name} {package.version}"
         as_of = lock.as_of
         if file.index not in {DIRECT_URL, GIT}:
             as_of = max(as_of, self._cutoffs.get(package.name, as_of))
-        wanted = WheelRequest(package.name, package.version, part.target, as_of, self._indexes(package), package.built)
-        # The spec allows compilers for what it names by its URL.
-        is_pure_only = package.unbuilt and file.index != DIRECT_URL
-        compilers = Compilers.NOWHERE if is_pure_only else Compilers.CONTAINER
-        wanted = replace(wanted, environment=await self._environment(wanted, part), compilers=compilers)
+        environment = await self._environment(package, part)
         if file.index == LOCAL:
             raise NetworkError(
-                f"{wanted.of} was built of the folder {(file.url or '').partition('#')[0]}, and its wheel is not here",
+                f"{of} was built of the folder {(file.url or '').partition('#')[0]}, and its wheel is not here",
                 hint=f"set {BUILT_WHEELS} to the `archives` folder of the cache where it was locked, or a copy",
             )
+        source = sdist_source(file.sha256, partial(self._sdist, package))
         if file.index == GIT:
-            address = read_git(file.url or "")
-            named, context = self._with_ref(package.name, address), self._context
-            return git_request(wanted, named, address.ref, context.environ, context.connectivity)
-        return sdist_request(wanted, file.sha256, partial(self._sdist, package))
+            address, context = read_git(file.url or ""), self._context
+            named = self._with_ref(package.name, address)
+            source = git_source(named, address.ref, context.environ, context.connectivity)
+        # The spec allows compilers for what it names by its URL.
+        is_pure_only = package.unbuilt and file.index != DIRECT_URL
+        return BuildRequest(
+            package.name,
+            package.version,
+            part.target,
+            as_of,
+            source,
+            lock.indexes,
+            package.built,
+            Compilers.NOWHERE if is_pure_only else Compilers.CONTAINER,
+            environment,
+        )
 
-    async def _environment(self, wanted: WheelRequest, part: Resolution) -> BuildEnvironment | None:
+    async def _environment(self, package: Package, part: Resolution) -> BuildEnvironment | None:
         """What a package is built beside; None: it is built in isolation.
 
         Raises:
             UnfitMachine: this machine has no compiler, or its wheel would differ from the locked one.
         """
-        settings = part.build_of(wanted.name)
+        settings = part.build_of(package.name)
         if settings is None:
             return None
-        beside = packages_beside(part, wanted.name, settings.requires)
+        beside = packages_beside(part, package.name, settings.requires)
         cuda = cuda_of(beside)
         compiler, why_not = await self._compiler(part.target, cuda)
-        if wanted.locked is not None and settings.compiler not in ("", compiler):
+        if package.built is not None and settings.compiler not in ("", compiler):
             raise UnfitMachine(
-                f"{wanted.of}: the locked wheel was compiled by {settings.compiler}, and this machine has "
-                f"{compiler or 'no such compiler'}: its wheel would differ",
+                f"{package.name} {package.version}: the locked wheel was compiled by {settings.compiler}, and this "
+                f"machine has {compiler or 'no such compiler'}: its wheel would differ",
                 hint=f"set {BUILT_WHEELS} to the `archives` folder of the cache of the lock's author",
             )
 
@@ -643,24 +651,3 @@ class Builds:
         if ref.startswith("refs/") and not ref.startswith(("refs/heads/", "refs/tags/")):
             return replace(address, ref=ref)
         return address
-
-    def _indexes(self, package: Package) -> tuple[NamedIndex, ...]:
-        """The spec's own indexes, as the lock records them.
-
-        Raises:
-            StaleLock: it has packages of one that it does not record, as locks were before they did.
-        """
-        lock = self._lock
-        existing = {DEFAULT_INDEX, DIRECT_URL, GIT, LOCAL, *(index.name for index in lock.indexes)}
-        unknown = set[str]()
-        for each in packages_in(lock.resolutions):
-            index = each.file.index
-            if index not in existing and not index.startswith(PYTORCH):
-                unknown.add(index)
-        if unknown:
-            raise StaleLock(
-                f"{package.name} {package.version} can't be built: the lock of {lock.name} does not record which "
-                f"packages index {min(unknown)} provides, and its build requirements could be from another",
-                hint="run `envspec lock SPEC` to record it",
-            )
-        return lock.indexes

@@ -55,14 +55,15 @@ async def project_wheel(lock: Lock, identity: str, part: Resolution, session: Se
 
 
 async def _build(folder: Path, name: str, lock: Lock, part: Resolution, session: Session) -> tuple[BuiltWheel, Path]:
-    from envspec.build.types import WheelRequest
-    from envspec.build.wheel import folder_request
+    from envspec.build.types import BuildRequest
+    from envspec.build.wheel import folder_source
     from envspec.operations.build_wheels import WheelBuilder
 
     await asyncio.to_thread(_check_size, folder)
-    request = WheelRequest(name, None, part.target, lock.as_of, lock.indexes)
+    source = folder_source(folder, await asyncio.to_thread(tree_sha256, folder))
+    request = BuildRequest(name, None, part.target, lock.as_of, source, lock.indexes)
     builder = WheelBuilder(lock.name, lambda platform: lock.on(platform).base_image, session)
-    made = await builder.build_wheel(folder_request(request, folder, await asyncio.to_thread(tree_sha256, folder)))
+    made = await builder.build_wheel(request)
     return made.wheel, made.path
 
 

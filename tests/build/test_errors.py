@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from envspec.build.runners import build_error
-from envspec.build.types import WheelRequest
-from envspec.build.wheel import sdist_request, time_of_tools
+from envspec.build.types import BuildRequest
+from envspec.build.wheel import sdist_source, time_of_tools
 from envspec.models import Platform, Python, Target
 
 LOG = """\
@@ -90,5 +90,5 @@ def test_tools_are_of_the_source_and_its_python(python: str, written: int, tools
         Target(Platform.LINUX_64, Python(python, "spec"), glibc=(2, 36)),
         datetime(2026, 6, 1, tzinfo=timezone.utc),
     )
-    request = sdist_request(WheelRequest("own", "1.0", target, as_of), "", fetch)
+    request = BuildRequest("own", "1.0", target, as_of, sdist_source("", fetch))
     assert time_of_tools(request, datetime(written, 1, 1, tzinfo=timezone.utc)).year == tools

@@ -10,20 +10,18 @@ import signal
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from envspec.build.types import WheelRequest
-from envspec.build.wheel import folder_request
+from envspec.build.wheel import folder_source
 from envspec.context import Context
 from envspec.documents import parse_toml
 from envspec.errors import UsageError
 from envspec.io.files import tree_sha256
-from envspec.models import ImageId, ImageSettings, Lock, Platform, Python, Service, Target
+from envspec.models import ImageId, ImageSettings, Lock, Platform, Service
 from envspec.operations.image_cache import ImageRequest
 from tests.support import preloaded
 from tests.support.builders.environments import RUNNING, SERIES
@@ -395,14 +393,11 @@ def test_a_folder_that_changes_between_its_hash_and_its_copy_is_not_built(tmp_pa
     project = tmp_path / "project"
     project.mkdir()
     (project / "a.py").write_text("a = 1\n")
-    wanted = WheelRequest(
-        "a", None, Target(Platform.LINUX_64, Python(RUNNING, "system")), datetime(2026, 6, 1, tzinfo=timezone.utc)
-    )
-    request = folder_request(wanted, project, tree_sha256(project))
-    asyncio.run(request.lay_out(tmp_path / "same"))
+    source = folder_source(project, tree_sha256(project))
+    asyncio.run(source.lay_out(tmp_path / "same", "a"))
     (project / "a.py").write_text("a = 2\n")
     with pytest.raises(UsageError, match="changed while"):
-        asyncio.run(request.lay_out(tmp_path / "other"))
+        asyncio.run(source.lay_out(tmp_path / "other", "a"))
 
 
 def test_from_pyproject_to_an_image(scene: Scene) -> None:

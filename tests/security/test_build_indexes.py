@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from envspec.build.types import BuildRequest, Compilers
+from envspec.build.types import BuildRequest, Compilers, Source
 from envspec.lockfile.folder import read_lock, write_folder
 from envspec.models import BuiltWheel, NamedIndex, Platform, Python, Target
 from envspec.operations.lock.complete import lock_files
@@ -408,28 +408,15 @@ def test_an_address_that_a_requirement_names_leads_nowhere(
     assert user.files() == {}
 
 
-def test_a_lock_that_records_no_routes_builds_nothing(tmp_path: Path, public: IndexServer, corp: IndexServer) -> None:
-    """Such as were written before locks recorded them."""
-    corp.add(ecosystem.release("corp-app", "1.0"))
-    user = user_of(tmp_path, public, "own", routes_to(corp.url), pip='build.packages = ["own"]')
-    user.wants("own", "corp-app", as_of=AS_OF, python=RUNNING, rest=routes_to(corp.url), pip='build.packages = ["own"]')
-    assert user.locks().status == 0
-    for name in ("archives", "built"):
-        shutil.rmtree(user.cache / name)
-    write_folder(user.lock, lock_files(replace(read_lock(user.lock), indexes=())))
-    shown = refused(user.runs("install", user.lock, "--prefix", "env", "--python", BASE), 3)
-    assert shown.startswith("own 1.0 can't be built: the lock of small does not record which packages index corp")
-
-
 def test_routes_are_part_of_an_order_and_not_of_an_image() -> None:
     """The key of an order without routes is that of before there were any: what was built stays good."""
     target = Target(Platform.LINUX_64, Python("3.11.7", "standalone"), glibc=(2, 28))
 
-    async def lay_out(folder: Path) -> Path:
+    async def lay_out(folder: Path, _: str) -> Path:
         return folder
 
     moment = datetime(2026, 6, 1, tzinfo=timezone.utc)
-    order = BuildRequest("own", "1.0", target, moment, source="ab" * 32, lay_out=lay_out)
+    order = BuildRequest("own", "1.0", target, moment, Source("ab" * 32, lay_out))
     assert order.key("https://index.example/") == KEY_WITHOUT_ROUTES
     corp = NamedIndex("corp", "https://me:sesame@corp.example/simple", ("corp-*",))
     routed_order = replace(order, indexes=(corp,))

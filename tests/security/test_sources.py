@@ -18,12 +18,11 @@ from typing import Any, Final
 import pytest
 
 from envspec.build.reproducible import fix_times_and_modes, unpack
-from envspec.build.types import WheelBuildFailed, WheelRequest
-from envspec.build.wheel import folder_request
+from envspec.build.types import WheelBuildFailed
+from envspec.build.wheel import folder_source
 from envspec.errors import EnvspecError
 from envspec.fetch.sources import check_out, commit_of
 from envspec.io.files import tree_sha256
-from envspec.models import Platform, Python, Target
 from envspec.spec.errors import BadValue
 from envspec.spec.requirements import GitAddress, read_git, read_requirement
 from tests.operations.test_build_projects import AS_OF, PROJECT, Repository
@@ -213,13 +212,8 @@ def test_a_folder_behind_the_users_own_rewriting_stays_as_it_is(tmp_path: Path) 
 def test_links_of_a_local_project(tmp_path: Path, outside: Path, target: str) -> None:
     project = write_files(tmp_path / "own", PROJECT)
     (project / "data").symlink_to(target.format(outside=outside))
-    made = Target(Platform.LINUX_64, Python(RUNNING, "spec"), (2, 36))
-    order = folder_request(WheelRequest("own", None, made, MOMENT), project, tree_sha256(project))
-
-    async def laid_out() -> Path:
-        return await order.lay_out(tmp_path / "work")
-
-    source = asyncio.run(laid_out())
+    wanted = folder_source(project, tree_sha256(project))
+    source = asyncio.run(wanted.lay_out(tmp_path / "work", "own"))
     fix_times_and_modes(source, MOMENT)
     assert (source / "data").is_symlink()
     shutil.rmtree(tmp_path / "work")

@@ -19,16 +19,14 @@ from envspec.build.reproducible import metadata_of, record_digest, sha256_of
 from envspec.build.types import (
     REQUIRES_TORCH,
     BuildRequest,
-    CachedWheel,
     Compilers,
     IsPlaceholder,
     NeedsCompiler,
     WheelBuildFailed,
-    WheelRequest,
     index_hint,
     torch_hint,
 )
-from envspec.build.wheel import sdist_request
+from envspec.build.wheel import sdist_source
 from envspec.context import Step
 from envspec.fetch.sources import copy_to_cache
 from envspec.fetch.types import archive_path
@@ -37,7 +35,6 @@ from envspec.io.http import open_http
 from envspec.io.tasks import gather_or_cancel
 from envspec.models import BuiltWheel, Package, Resolution, Target, Unbuilt
 from envspec.operations.build_wheels import WheelBuilder
-from envspec.operations.built_wheels import find_built
 from envspec.operations.lock_state import LockState, is_to_build
 from envspec.operations.session import Session
 from envspec.resolve.pypi.errors import GPUS_LINES, NeedsSdist, UnbuiltSdist, UnusableSdists
@@ -391,7 +388,7 @@ class SdistBuilds:
         known, state = self._known[sdist.target], self._state
         state.context.reporter.progress(Step(f"building {sdist.name}", of=sdist.target.platform.value))
         recorded = self._before.get((sdist.target, sdist.sha256))
-        made = await self._recorded_wheel(recorded)
+        made = await building.builder.recorded_wheel(recorded)
         if made is None:
             made = await building.builder.build_wheel(self._wanted(sdist, building))
         metadata = await asyncio.to_thread(metadata_of, made.path, sdist.name)
@@ -406,19 +403,10 @@ class SdistBuilds:
             known.metadata[sdist.release] = metadata
         return is_same
 
-    async def _recorded_wheel(self, recorded: Package | None) -> CachedWheel | None:
-        if recorded is None or recorded.built is None:
-            return None
-        paths = await find_built([recorded], self._state.context.without_progress())
-        path = paths.get(recorded.built.sha256)
-        return CachedWheel(recorded.built, path) if path else None
-
     def _wanted(self, sdist: _Sdist, building: _Building) -> BuildRequest:
-        state = self._state
+        state, version = self._state, str(sdist.release[1])
         as_of = max(state.as_of, building.views[sdist.target].rules.cutoff_of(sdist.name))
-        indexes, nowhere = indexes_of(state.spec), Compilers.NOWHERE
-        wanted = WheelRequest(sdist.name, str(sdist.release[1]), sdist.target, as_of, indexes, compilers=nowhere)
-        path = archive_path(state.context.cache, wanted.of, sdist.sha256, sdist.file.filename)
+        path = archive_path(state.context.cache, f"{sdist.name} {version}", sdist.sha256, sdist.file.filename)
 
         def is_cached() -> bool:
             if not path.is_file():
@@ -432,7 +420,8 @@ class SdistBuilds:
                 await asyncio.to_thread(copy_to_cache, content, path)
             return path
 
-        return sdist_request(wanted, sdist.sha256, fetch)
+        source, nowhere = sdist_source(sdist.sha256, fetch), Compilers.NOWHERE
+        return BuildRequest(sdist.name, version, sdist.target, as_of, source, indexes_of(state.spec), compilers=nowhere)
 
 
 def _newest(passed_over: Sequence[PassedOver]) -> Iterator[PassedOver]:
