@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from envspec import documents
 from envspec.errors import StaleLock, UsageError
@@ -82,34 +82,36 @@ class CheckResult(NamedTuple):
         return not self.reasons
 
 
-def check(spec_path: Path, lock_dir: Path, variant: str = BASE) -> CheckResult:
+#: The reasons in the values of a lock, from the bytes of its envspec.lock and what its hashes have shown.
+ContentReasons: TypeAlias = "Callable[[bytes, Sequence[StaleReason]], Iterable[StaleReason]]"
+
+
+def check(spec_path: Path, lock_dir: Path, variant: str = BASE, contents: ContentReasons | None = None) -> CheckResult:
     """Every reason for which the hashes of the lock in `lock_dir` are not those of the spec or its variant.
 
+    The files belong together only if no other run wrote the lock meanwhile: then it is checked again.
+
+    contents: called for a lock of the spec as it is.
     Raises:
         UsageError: the spec can't be read.
     """
     data = _parse(spec_path)
-    return while_unchanged(lock_dir, lambda: _check(data, variant, spec_path, lock_dir))
-
-
-def while_unchanged(lock_dir: Path, checked: Callable[[], CheckResult]) -> CheckResult:
-    """The result of a check during which no other run wrote the lock.
-
-    The files belong together only if the document was the same before and after.
-    """
     for _ in range(_TRIES):
         before = state(lock_dir, LOCK_FILE)
-        result = checked()
+        result = _check(data, variant, spec_path, lock_dir, contents)
         if result.is_fresh or state(lock_dir, LOCK_FILE) == before:
-            return result
+            break
         time.sleep(_BETWEEN_TRIES_S)
     return result
 
 
-def _check(data: dict[str, object], variant: str, spec_path: Path, lock_dir: Path) -> CheckResult:
+def _check(
+    data: dict[str, object], variant: str, spec_path: Path, lock_dir: Path, contents: ContentReasons | None
+) -> CheckResult:
     document = lock_dir / LOCK_FILE
     try:
-        header, body = verify_checksum(read_current(lock_dir, LOCK_FILE), str(document))
+        content = read_current(lock_dir, LOCK_FILE)
+        header, body = verify_checksum(content, str(document))
     except (FileNotFoundError, NotADirectoryError):
         return CheckResult((StaleReason(StaleCause.NO_LOCK, f"{document} does not exist: nothing is locked yet"),))
     except OSError as error:
@@ -130,6 +132,8 @@ def _check(data: dict[str, object], variant: str, spec_path: Path, lock_dir: Pat
             )
         if b'index = "local"' in body:
             reasons += _project_reasons(body, spec_path, document)
+        if contents is not None and not any(reason.why is StaleCause.DAMAGED for reason in reasons):
+            reasons += contents(content, tuple(reasons))
     else:
         reasons.insert(0, _changed(data, variant, spec_path, lock_dir, header))
     logins = login_warnings(Merged(data, variant), spec_path)

@@ -6,20 +6,15 @@ by its hashes alone: nothing heavy is imported for it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Final
 
 from envspec.io.store import Store
-from envspec.lockfile.check import CheckResult, StaleCause, StaleReason, check, while_unchanged
-from envspec.lockfile.folder import read_current
-from envspec.lockfile.header import LOCK_FILE
+from envspec.lockfile.check import CheckResult, StaleReason, check
 from envspec.operations.lock.cache import is_ours
 from envspec.operations.lock_state import LockRequest
-
-#: Reasons that leave nothing to compare with what the spec says.
-NOT_ITS_LOCK: Final = (StaleCause.NO_LOCK, StaleCause.FORMAT, StaleCause.DAMAGED, StaleCause.SPEC)
 
 
 def check_lock(request: LockRequest, now: datetime, cache: Path | None = None) -> CheckResult:
@@ -30,21 +25,14 @@ def check_lock(request: LockRequest, now: datetime, cache: Path | None = None) -
         UsageError: the spec can't be read, or is not valid.
     """
 
-    def check_once() -> CheckResult:
-        result = check(request.spec_path, request.directory, request.variant)
-        if any(reason.why in NOT_ITS_LOCK for reason in result.reasons):
-            return result
-        try:
-            document = read_current(request.directory, LOCK_FILE)
-        except OSError as error:
-            return result._replace(reasons=(*result.reasons, StaleReason(StaleCause.DAMAGED, str(error))))
+    def contents(document: bytes, known: Sequence[StaleReason]) -> Iterable[StaleReason]:
         if _is_made_here(document, cache):
-            return result
+            return ()
         from envspec.operations.lock.recheck import content_reasons
 
-        return result._replace(reasons=(*result.reasons, *content_reasons(request, document, now, result.reasons)))
+        return content_reasons(request, document, now, known)
 
-    return while_unchanged(request.directory, check_once)
+    return check(request.spec_path, request.directory, request.variant, contents)
 
 
 def _is_made_here(document: bytes, cache: Path | None) -> bool:
