@@ -206,10 +206,10 @@ async def install(request: InstallRequest, context: Context, site: StagingFolder
     Raises:
         NetworkError, DiskFull, UnfitMachine, UvError
     """
-    lock = replace(request.lock, resolutions=(_with_built(request.resolution),))
     requirements = _requirements_of(site)
     requirements.parent.mkdir(exist_ok=True)
-    requirements.write_text(requirements_text(lock, request.platform), encoding="utf-8")
+    part = _with_built(request.resolution)
+    requirements.write_text(requirements_text(request.lock.name, part), encoding="utf-8")
     arguments = [
         *("pip", "install", "--python", str(site.path / "bin" / "python")),
         *("--no-deps", "--require-hashes", "--no-build", "--requirements", str(requirements)),
@@ -270,8 +270,8 @@ async def _put_files_of_owners(
         # Beside the environment: into it, files of this package would replace those of their owners.
         folder = site.path / FOLDER / "owner"
         packages = [each for each in _with_built(request.resolution).packages if each.name == owner]
-        lock = replace(request.lock, resolutions=(replace(request.resolution, packages=tuple(packages)),))
-        _requirements_of(site).write_text(requirements_text(lock, request.platform), encoding="utf-8")
+        part = replace(request.resolution, packages=tuple(packages))
+        _requirements_of(site).write_text(requirements_text(request.lock.name, part), encoding="utf-8")
         await _run_with_retries([*arguments, "--target", str(folder)], variables, context, site)
         for path in others:
             if entries[path][0] == owner:

@@ -7,12 +7,13 @@ tag that moved, or a lock that was tampered with.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from envspec.errors import UsageError
+from envspec.io.process import output_of
 from envspec.lockfile.decided import all_decisions
 from envspec.lockfile.diff_packages import (
     Change,
@@ -364,12 +365,7 @@ def _reason(name: str, platforms: Sequence[Platform], reasons: _Values) -> str:
     return ""
 
 
-#: Runs a command in a folder and gives its standard output, as `envspec.io.process.output_of` does: FileNotFoundError
-#: without the program, CalledProcessError when it fails.
-RunGit: TypeAlias = Callable[[Sequence[str], Path], bytes]
-
-
-def load_revision(argument: str, cwd: Path, git: RunGit) -> Lock:
+def load_revision(argument: str, cwd: Path) -> Lock:
     """The lock that OLD or NEW names: a folder, its envspec.lock, a name under `locks/`, or `REV:` before any of them.
 
     After `REV:` a path counts from the repository's root, as git has it, or from `cwd` when it begins with `./`.
@@ -386,15 +382,15 @@ def load_revision(argument: str, cwd: Path, git: RunGit) -> Lock:
         raise UsageError(
             f"{argument} is not a revision and a lock", hint="write it as REV:locks/NAME, such as HEAD:locks/cpu"
         )
-    return _at_revision(revision, path, cwd, git)
+    return _at_revision(revision, path, cwd)
 
 
-def _at_revision(revision: str, path: str, cwd: Path, git: RunGit) -> Lock:
+def _at_revision(revision: str, path: str, cwd: Path) -> Lock:
     git_error = ""
     for candidate in _candidates(path):
         where = f"{revision}:{candidate}"
         try:
-            text = git(["git", "show", where], cwd)
+            text = output_of(["git", "show", where], cwd)
         except FileNotFoundError as error:
             raise UsageError("git is not installed", hint="name two folders, or install git") from error
         except subprocess.CalledProcessError as error:

@@ -258,16 +258,6 @@ def _resolution(value: object, path: str) -> Resolution:
     return Resolution(target=target, **_fields(Resolution, others, f"{path}."))
 
 
-def read_why(rows: object) -> Why:
-    """Reasons, of parsed TOML.
-
-    Raises:
-        ValueError: they are none.
-    """
-    why: Why = _codec(Why).read(rows, "why")
-    return why
-
-
 def _from_reason(one: Reason) -> Value:
     return {"code": one.code, **dict(one.values), "because": list(map(_from_reason, one.because))}
 

@@ -52,11 +52,10 @@ def _code_in(context: Context | None) -> Callable[[str], GpuCodeFound | None]:
 
 def diff(old: NamedLock, new: NamedLock) -> LockDiff:
     """Compare two locks, like `envspec diff`. A string may name a git revision: `HEAD~1:locks/NAME`."""
-    from envspec.io.process import output_of
     from envspec.lockfile.diff import diff_locks, load_revision
 
     def read(named: NamedLock) -> Lock:
-        return named if isinstance(named, Lock) else load_revision(str(named), Path(), output_of)
+        return named if isinstance(named, Lock) else load_revision(str(named), Path())
 
     return diff_locks(read(old), read(new))
 

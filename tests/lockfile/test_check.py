@@ -30,7 +30,7 @@ ONE = lock(
     input_sha256=input_sha256(documents.parse_toml(SPEC)),
     spec=FROM_LOCK,
 )
-REQUIREMENTS = requirements_text(ONE, X86).encode()
+REQUIREMENTS = requirements_text(ONE.name, ONE.resolutions[0]).encode()
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from envspec.errors import StaleLock, UsageError
-from envspec.io.process import output_of
 from envspec.lockfile.diff import load_revision
 from envspec.lockfile.document import dump
 from envspec.lockfile.folder import write_folder
@@ -54,7 +52,7 @@ def repository(tmp_path: Path) -> Path:
     ],
 )
 def test_words_for_a_side(repository: Path, argument: str, version: str) -> None:
-    side = load_revision(argument, repository, output_of)
+    side = load_revision(argument, repository)
     assert side.resolutions[0].packages[0].version == version
 
 
@@ -74,22 +72,20 @@ def test_words_for_a_side(repository: Path, argument: str, version: str) -> None
 )
 def test_no_such_side(repository: Path, argument: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        load_revision(argument, repository, output_of)
+        load_revision(argument, repository)
     assert caught.value.hint
     assert caught.value.exit_code == 2
 
 
 def test_outside_of_a_repository(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not a git repository"):
-        load_revision("HEAD:locks/one", tmp_path, output_of)
+        load_revision("HEAD:locks/one", tmp_path)
 
 
-def test_without_git(tmp_path: Path) -> None:
-    def missing(command: Sequence[str], cwd: Path) -> bytes:
-        raise FileNotFoundError(command[0])
-
+def test_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match="git is not installed"):
-        load_revision("HEAD:locks/one", tmp_path, missing)
+        load_revision("HEAD:locks/one", tmp_path)
 
 
 def test_a_committed_conflict(repository: Path) -> None:
@@ -97,4 +93,4 @@ def test_a_committed_conflict(repository: Path) -> None:
     document.write_bytes(b"<<<<<<< HEAD\n" + document.read_bytes())
     git(repository, "commit", "-q", "-a", "-m", "unresolved")
     with pytest.raises(StaleLock, match=r"HEAD:locks/one/envspec\.lock contains merge-conflict markers"):
-        load_revision("HEAD:locks/one", repository, output_of)
+        load_revision("HEAD:locks/one", repository)

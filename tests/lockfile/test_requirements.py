@@ -82,12 +82,12 @@ def test_what_an_override_changes_is_not_looked_for() -> None:
         replace(plain, removed=("leaf>=1",)),
         replace(plain, required_by=(Dependent("x", "plain-lib", "plain-lib<1"),)),
     ):
-        assert "pip install --no-deps --require" in requirements_text(lock(resolution(X86, package)), X86)
-    assert "pip install --require" in requirements_text(lock(resolution(X86, plain)), X86)
+        assert "pip install --no-deps --require" in requirements_text("small", resolution(X86, package))
+    assert "pip install --require" in requirements_text("small", resolution(X86, plain))
 
 
 def test_pip_sync_takes_exactly_the_pins(tmp_path: Path, index: IndexServer, made: Lock) -> None:
-    text = requirements_text(made, X86)
+    text = requirements_text(made.name, made.resolutions[0])
     assert "hunter2" not in text
     (tmp_path / NAME).write_text(text, encoding="utf-8")
     done = run([sys.executable, "-m", "piptools", "sync", "--dry-run", "--index-url", index.url, NAME], tmp_path)
@@ -100,7 +100,7 @@ def test_pip_sync_takes_exactly_the_pins(tmp_path: Path, index: IndexServer, mad
 
 @INSTALLERS
 def test_each_installer_installs_exactly_the_pins(tmp_path: Path, index: IndexServer, made: Lock, way: str) -> None:
-    (tmp_path / NAME).write_text(requirements_text(made, X86), encoding="utf-8")
+    (tmp_path / NAME).write_text(requirements_text(made.name, made.resolutions[0]), encoding="utf-8")
     done = run(command(way, index.url, tmp_path / "out"), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     installed = {path.name.removesuffix(".dist-info") for path in (tmp_path / "out").glob("*.dist-info")}
@@ -111,7 +111,7 @@ def test_each_installer_installs_exactly_the_pins(tmp_path: Path, index: IndexSe
 def test_each_installer_refuses_another_file(tmp_path: Path, index: IndexServer, made: Lock, way: str) -> None:
     first, *others = made.resolutions[0].packages
     changed = replace(first, file=replace(first.file, sha256="0" * 64))
-    (tmp_path / NAME).write_text(requirements_text(lock(resolution(X86, changed, *others)), X86), encoding="utf-8")
+    (tmp_path / NAME).write_text(requirements_text("small", resolution(X86, changed, *others)), encoding="utf-8")
     done = run(command(way, index.url, tmp_path / "out"), tmp_path)
     assert done.returncode != 0
     assert "hash" in (done.stdout + done.stderr).lower()
@@ -123,7 +123,7 @@ def test_what_an_environment_variable_would_change_is_quoted(tmp_path: Path, ind
     odd = replace(
         locked(DIRECT, DIRECT_URL, f"{index.root}/${{HOME}}/a b/{DIRECT.filename}"), name="tiny-model", extras=()
     )
-    (tmp_path / NAME).write_text(requirements_text(lock(resolution(X86, odd)), X86), encoding="utf-8")
+    (tmp_path / NAME).write_text(requirements_text("small", resolution(X86, odd)), encoding="utf-8")
     for way in ("pip install", "uv pip install"):
         assert run(command(way, index.url, tmp_path / "out"), tmp_path).returncode != 0
     requested = {request.path for request in index.requests}

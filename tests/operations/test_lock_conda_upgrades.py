@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import pytest
 
-from envspec.lockfile.document import read_why
 from envspec.reasons import words
 from tests.support.builders.conda_channel import Row, row, write_channel
 from tests.support.builders.ecosystem import release
+from tests.support.golden_locks import read_why
 from tests.support.servers.index import IndexServer
 from tests.support.user import Ran, User, a_second_later, refused
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from envspec.lockfile.document import read_why
 from envspec.reasons import words
 from tests.support.builders import ecosystem
 from tests.support.builders.conda_channel import row, write_channel
 from tests.support.builders.ecosystem import releases
 from tests.support.builders.projects import PLAIN
+from tests.support.golden_locks import read_why
 from tests.support.servers.index import IndexServer
 from tests.support.user import User, refused, succeeded
 

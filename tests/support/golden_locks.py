@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from envspec import documents
-from envspec.lockfile.document import read_why
-from envspec.reasons import words
+from envspec.reasons import Reason, Why, words
 from tests.support.builders import conda_packages, ecosystem
 from tests.support.builders.conda_channel import CondaChannel, Row, write_rows
 from tests.support.builders.conda_packages import GOLDEN_PYTHON
@@ -115,6 +114,15 @@ def decisions(case: GoldenCase, folder: Path) -> str:
     for document in variants:
         lines += ["", f"== {document['name']}", *_decided(document)]
     return _with_placeholders("\n".join(lines).strip() + "\n", places)
+
+
+def read_why(rows: Any) -> Why:
+    """Reasons, of parsed TOML."""
+    found = []
+    for row in rows:
+        values = {key: text for key, text in row.items() if key not in ("code", "because")}
+        found.append(Reason(row["code"], tuple(sorted(values.items())), read_why(row.get("because", ()))))
+    return tuple(found)
 
 
 def _decided(document: Table) -> list[str]:

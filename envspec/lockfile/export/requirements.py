@@ -19,9 +19,8 @@ def files(lock: Lock) -> dict[str, str]:
     if any(each.conda for each in lock.resolutions) and not any(each.packages for each in lock.resolutions):
         return {}
     texts = {}
-    for resolution in lock.resolutions:
-        platform = resolution.target.platform
-        texts[requirements_name(platform)] = requirements_text(lock, platform)
+    for part in lock.resolutions:
+        texts[requirements_name(part.target.platform)] = requirements_text(lock.name, part)
     return texts
 
 
@@ -30,24 +29,20 @@ def requirements_name(platform: Platform) -> str:
     return f"requirements.{platform.value}.txt"
 
 
-def requirements_text(lock: Lock, platform: Platform) -> str:
+def requirements_text(name: str, part: Resolution) -> str:
     """Every pin of one platform, each with the one SHA-256 that is locked for it and what requires it.
 
     A package of the default index is `name==version`; one of a named index or of a direct URL is `name @ url`: with its
     index in the file (`--extra-index-url`) every other name could come from there too. A git or local project is the
     wheel that was built from it: pip has no hash of a repository or a folder.
 
-    Raises:
-        KeyError: the lock has no resolution for `platform`.
+    name: of the lock.
     """
-    for resolution in lock.resolutions:
-        if resolution.target.platform is platform:
-            packages = sorted(resolution.packages, key=lambda package: package.name)
-            return _header(lock, resolution) + "".join(map(_pin, packages))
-    raise KeyError(platform.value)
+    packages = sorted(part.packages, key=lambda package: package.name)
+    return _header(name, part) + "".join(map(_pin, packages))
 
 
-def _header(lock: Lock, resolution: Resolution) -> str:
+def _header(of: str, resolution: Resolution) -> str:
     platform, python = resolution.target.platform, resolution.target.python
     name = requirements_name(platform)
     where = "into an environment of that Python"
@@ -60,7 +55,7 @@ def _header(lock: Lock, resolution: Resolution) -> str:
     if python.source != "conda":
         commands.append(f"uv pip sync --require-hashes {name}")
     text = (
-        f"# {lock.name} for {platform.value}, Python {python.version}: written by `envspec lock`.\n"
+        f"# {of} for {platform.value}, Python {python.version}: written by `envspec lock`.\n"
         f"# Edit the spec, not this file. To install it {where}:\n"
     )
     return text + lines_text(commands, "#   ")
@@ -88,11 +83,7 @@ def public_url(url: str) -> str:
 
 def is_overridden(resolution: Resolution) -> bool:
     """Whether the metadata of some packages excludes what is locked beside them, and the spec overrides it."""
-    return any(map(_has_overrides, resolution.packages))
-
-
-def _has_overrides(package: Package) -> bool:
-    return bool(package.removed) or is_excluded(package)
+    return any(package.removed or is_excluded(package) for package in resolution.packages)
 
 
 def is_excluded(package: Package) -> bool:

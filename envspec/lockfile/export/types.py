@@ -146,7 +146,7 @@ def git_of(package: Package) -> GitAddress:
     Raises:
         UsageError: the lock names no commit.
     """
-    address = read_git(_source(package))
+    address = read_git(project_of(package))
     if not COMMIT.fits(address.ref):
         raise UsageError(
             f"{package.name} {package.version}: the lock names no commit of {address.url}",
@@ -156,11 +156,7 @@ def git_of(package: Package) -> GitAddress:
 
 
 def project_of(package: Package) -> str:
-    """The folder of a local project, as the spec names it."""
-    return _source(package)
-
-
-def _source(package: Package) -> str:
+    """The folder or the repository of a project, as the spec names it."""
     return without_credentials(package.file.url or "").partition("#sha256=")[0]
 
 

@@ -175,8 +175,7 @@ def _is_done(request: LockRequest, body: bytes, context: Context) -> bool:
 
         if can_build(context.environ, context.unconfined):
             return False
-    # Locks of wheels without a single digest of contents were written before there were any.
-    return b'source = "unresolved"' not in body and (b'\nrecord_sha256 = "' in body or b'.whl"' not in body)
+    return b'source = "unresolved"' not in body
 
 
 def _own(document: bytes) -> str:
