@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -86,26 +85,11 @@ def test_credentials_are_in_no_file() -> None:
     assert b'url = "https://wheels.example.org/simple/private-1.0-py3-none-any.whl"' in files[LOCK_FILE]
 
 
-def test_which_files_a_lock_has() -> None:
-    rows = [conda("python", "3.12.11")]
-    explicit = {"conda-linux-64.lock", "conda-linux-aarch64.lock", "conda-lock.yml"}
-    requirements = {"requirements.linux-64.txt", "requirements.linux-aarch64.txt"}
-    alone = lock(conda_resolution(X86, rows), conda_resolution(ARM, rows), channels=(CONDA_FORGE,))
-    on_top = lock(conda_resolution(X86, rows, package("aa", "1")), conda_resolution(ARM, rows), channels=(CONDA_FORGE,))
-    no_md5 = lock(conda_resolution(X86, [conda("python", "3.12.11", md5=None)]), channels=(CONDA_FORGE,))
-    for made, names in (
-        (alone, explicit),
-        (on_top, explicit | requirements),
-        (no_md5, {"conda-linux-64.lock"}),
-        (lock(resolution(X86)), {"requirements.linux-64.txt"}),
-        (example(), requirements),
-        (replace(example(), export=ExportedFiles(dockerfile=True)), requirements | {"Dockerfile"}),
-    ):
-        files = files_of(made)
-        assert files.keys() - {LOCK_FILE} == names
-        assert all(map(is_exported, names)), "a damaged lock recognises its files by these patterns"
-        header, _ = verify_checksum(files[LOCK_FILE], "x")
-        assert dict(header.files) == {name: hashlib.sha256(files[name]).hexdigest() for name in names}
+def test_names_of_a_locks_files_are_recognised() -> None:
+    """A damaged lock finds its files by these patterns."""
+    on_top = lock(conda_resolution(X86, [conda("python", "3.12.11")], package("aa", "1")), channels=(CONDA_FORGE,))
+    for made in (on_top, replace(example(), export=ExportedFiles(dockerfile=True))):
+        assert all(map(is_exported, files_of(made).keys() - {LOCK_FILE}))
     assert not any(map(is_exported, ("README.md", "requirements.txt", "Dockerfile.dev", LOCK_FILE)))
 
 

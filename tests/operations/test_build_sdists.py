@@ -289,14 +289,6 @@ subprocess.run(["c++", "own.cpp"])
 """
 
 
-def test_what_fails_without_a_compiler_is_not_built_by_whatever_is_here(tmp_path: Path) -> None:
-    with index_of(building(COMPILES + "raise SystemExit('not without it')")) as index:
-        user = builder(tmp_path, index, "own")
-        path = path_with_bubblewrap(tmp_path / "bin")
-        ran = user.locks("--image", DOCKER_HOST="unix:///nowhere/docker.sock", PATH=path)
-    assert "its build needs c++" in refused(ran, 6)
-
-
 def test_what_needs_a_compiler_is_not_tried_again(tmp_path: Path) -> None:
     with index_of(building(COMPILES + "raise SystemExit('not without it')")) as index:
         user = User(tmp_path, index.url)

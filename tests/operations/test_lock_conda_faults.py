@@ -41,7 +41,6 @@ class Case:
 
 CASES: Final[dict[str, Case]] = {
     "500": Case(Status(500), ("/forge", "HTTP 500 (the server failed)", "try again later")),
-    "503": Case(Status(503), ("/forge", "HTTP 503")),
     "503-once": Case(Status(503), times=1),
     "404": Case(Status(404), ("/forge", "HTTP 404 (not found): there is no such channel", "[conda] channels")),
     "403": Case(Status(403), ("/forge", "HTTP 403")),

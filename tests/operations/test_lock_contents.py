@@ -12,7 +12,6 @@ import pytest
 
 from envspec.verifier.record import wheel_sha256
 from tests.conftest import Serve
-from tests.support.builders import ecosystem
 from tests.support.builders.projects import MIRROR, Dialect, File, MetadataFiles, Ranges, Sizes, day
 from tests.support.builders.wheels import Artifact, padding, sdist, wheel
 from tests.support.builders.zips import member, zipped
@@ -216,12 +215,3 @@ def test_what_is_to_be_tested_is_in_the_lock_and_checked(tmp_path: Path, serve: 
     assert user.runs("lock", "--check", user.spec.name).status == 3
     assert user.locks().status == 0
     assert user.document()["conformance"] == {"checks": ["device", "lock"], "world_size": "all"}
-
-
-def test_a_new_process_reads_its_index_only_once_it_can(tmp_path: Path) -> None:
-    # Where HTTP is imported before, as in the other tests, nothing comes too early.
-    with IndexServer(ecosystem.diamond()) as index:
-        user = User(tmp_path, index.url)
-        user.wants("app")
-        ran = user.runs_anew("lock", user.spec.name)
-    assert ran.status == 0, ran.stderr

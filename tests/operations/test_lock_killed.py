@@ -138,16 +138,6 @@ def test_two_at_once_end_in_one_whole_lock(tmp_path: Path, index: IndexServer) -
     assert versions[0] != versions[1]
 
 
-def test_one_spec_locked_by_several_at_once(tmp_path: Path, index: IndexServer) -> None:
-    user = User(tmp_path, index.url)
-    wants(user, DECEMBER)
-    runs = [user.starts() for _ in range(5)]
-    done = [run.ends() for run in runs]
-    assert [ran.status for ran in done] == [0] * 5, [ran.stderr for ran in done]
-    assert user.locks("--check").status == 0
-    assert user.pins()["weekly"] == "1.12.0"
-
-
 @pytest.mark.parametrize(
     ("number", "status", "message"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")]
 )

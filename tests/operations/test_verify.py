@@ -187,13 +187,6 @@ def test_bytecode_of_its_source(scene: Scene, mode: py_compile.PycInvalidationMo
     assert (counts["bytecode_by_time"], counts["bytecode_by_source"]) == ((1, 0) if by_time else (0, 1))
 
 
-def test_bytecode_of_another_source(scene: Scene) -> None:
-    """Python would run it without a look at the source."""
-    path = compiles(scene, py_compile.PycInvalidationMode.UNCHECKED_HASH)
-    inside = of_another_source(scene, path)
-    assert scene.found() == {("tool", "bytecode", inside)}
-
-
 def test_bytecode_of_a_wheel_may_be_compiled_anew(scene: Scene) -> None:
     """pip and `uv --compile-bytecode` do it over what a wheel brings."""
     source = scene.site / "other/inner.py"
