@@ -11,8 +11,8 @@ from packaging.version import Version
 from envspec.models import Platform, Python, Target
 from envspec.resolve import RESOLVERS, SOLVERS, resolver, solver
 from envspec.resolve.pypi.index.routing import PackageIndex, Rules
-from envspec.resolve.pypi.resolve import TargetRequest
-from envspec.resolve.pypi.resolver import PypiRequest, exclusions_of, uv_reason
+from envspec.resolve.pypi.resolver import uv_reason
+from envspec.resolve.pypi.types import PypiRequest, TargetRequest, exclusions_of
 
 BECAUSE = "Because torch==2.9.1 depends on cudnn==9 and you require torch, we can conclude that you require cudnn==9."
 AND = "And because you require cudnn==8, we can conclude that your requirements are unsatisfiable."
@@ -64,5 +64,5 @@ def test_another_reason_of_a_bound_is_another_question() -> None:
     keys: set[str] = set()
     for problem in ("its build calls cc", "it requires Python 3.9"):
         bounds = exclusions_of({("app", Version("2.0")): problem})
-        keys.add(replace(plain, request=plain.request.with_bounds(bounds)).answer_key(resolver("uv")))
+        keys.add(replace(plain, request=plain.request.with_bounds(bounds)).answer_key(resolver("uv").version))
     assert len(keys) == 2
