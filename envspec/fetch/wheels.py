@@ -228,7 +228,11 @@ class WheelUrls:
 
     async def _listed(self, index: PackageIndex, package: Package, as_of: datetime) -> ListedFile | None:
         async def read(page: StoredPage) -> ListedFile | None:
-            return _on_page(package, page)
+            listing = parse_page(page.body, page.content_type, page.url)
+            files = [listing.file(n) for n, name in enumerate(listing.names) if name == package.file.filename]
+            # If the name is listed twice, the locked file counts.
+            locked = [file for file in files if file.sha256 == package.file.sha256]
+            return next(iter(locked or files), None)
 
         try:
             found = await self._upstream.page(index, package.name, as_of, read)
@@ -295,14 +299,6 @@ def _index_of(package: Package, environ: Mapping[str, str]) -> PackageIndex | No
         variant = name.removeprefix(PYTORCH)
         return PackageIndex(name, mirror.format(variant=variant).rstrip("/") + "/", dated=False)
     return None
-
-
-def _on_page(package: Package, page: StoredPage) -> ListedFile | None:
-    listing = parse_page(page.body, page.content_type, page.url)
-    files = [listing.file(n) for n, name in enumerate(listing.names) if name == package.file.filename]
-    # If the name is listed twice, the locked file counts.
-    locked = [file for file in files if file.sha256 == package.file.sha256]
-    return next(iter(locked or files), None)
 
 
 def wheel_path(cache: Path, package: Package) -> Path:

@@ -132,9 +132,7 @@ class Store:
         return [(path, sha256) for path, sha256 in found[0][1]] if found else []
 
     def _record(self, wheel: str) -> tuple[Any, bytes] | None:
-        found = self._unsaved.get(("record", wheel)) or self._get("record", wheel)
-        # Earlier versions did not compare RECORD with the wheel.
-        return found if found and isinstance(found[0], list) else None
+        return self._unsaved.get(("record", wheel)) or self._get("record", wheel)
 
     def put_record(self, wheel: str, record: bytes | None, wrong: Sequence[tuple[str, str | None]] = ()) -> None:
         """Store the digest of a wheel's contents, and its files.

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envspec.errors import UsageError
 from envspec.models import CondaPackage, Lock, Package, Platform, Resolution, Target
-from envspec.resolve.pypi.types import Bound, BoundKind
-
-if TYPE_CHECKING:
-    from envspec.resolve.pypi.types import TargetRequest
+from envspec.resolve.pypi.types import Bound, BoundKind, TargetRequest
 
 
 def names_in(lock: Lock) -> set[str]:

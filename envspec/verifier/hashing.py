@@ -14,7 +14,6 @@ import stat
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, partial
@@ -107,6 +106,9 @@ def hash_all(expected: Iterable[ExpectedFile], root: str) -> list[HashedFile]:
         return [_compare(each, resolve, buffer) for each in take()]
 
     workers = max(1, min(32, os.cpu_count() or 1))
+    # `lock --check` needs `from_hex` alone.
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(workers) as pool:
         jobs = [pool.submit(work) for _ in range(workers)]
     hashed: list[HashedFile] = []

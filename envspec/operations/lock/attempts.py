@@ -9,24 +9,26 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, TypeAlias
+from urllib.parse import unquote, urlsplit
 
 from envspec.context import SILENT, ReporterOf
-from envspec.errors import EnvspecError, NoSolution
+from envspec.credentials import without_credentials
+from envspec.errors import EnvspecError, NoSolution, WrongHash
 from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url
 from envspec.io.tasks import run_interruptible
-from envspec.models import Commit, Platform, Resolution, Target
+from envspec.models import DIRECT_URL, Commit, Platform, Resolution, Target
 from envspec.operations.lock_state import LockState, is_to_build, packages_in
 from envspec.origins import PYTORCH_INDEX
 from envspec.resolve import resolver
+from envspec.resolve.pypi.index.client import IndexClient
 from envspec.resolve.pypi.index.page import ListedFile
-from envspec.resolve.pypi.index.routing import BuiltSource
+from envspec.resolve.pypi.index.routing import BuiltSource, PackageIndex
 from envspec.resolve.pypi.index.selection import Sdists
 from envspec.resolve.pypi.request import GivenPackages, IndexUrls, sources_of, target_request, wheel_urls
 from envspec.resolve.pypi.resolve import resolve_all
 from envspec.resolve.pypi.resolver import Unsolvable
 from envspec.resolve.pypi.types import TargetRequest
-from envspec.resolve.pypi.url_wheels import fetch_wheel
 from envspec.resolve.types import Cutoffs, ProvidedPackage, RefusedLines
 from envspec.resolve.upgrade import names_of, with_old_pins
 from envspec.spec import Requirement, Spec
@@ -237,9 +239,22 @@ async def _fetch_wheels(state: LockState, requirements: Sequence[Requirement]) -
         fetching: list[Awaitable[ListedFile]] = []
         for each in requirements:
             urls.append(str(each.without_credentials().url))
-            fetching.append(fetch_wheel(each, state.as_of, http, state.store, context.now, context.environ))
+            fetching.append(_fetch_wheel(each, state, IndexClient(state.store, context.now, http, context.environ)))
         fetched = await asyncio.gather(*fetching)
     return dict(zip(urls, fetched, strict=True))
+
+
+async def _fetch_wheel(requirement: Requirement, state: LockState, client: IndexClient) -> ListedFile:
+    """The wheel at a requirement's URL. It is fetched again if the last time was before `as_of`."""
+    url = without_credentials(str(requirement.url))
+    listed = ListedFile(unquote(urlsplit(url).path.rpartition("/")[2]), url)
+    found = await client.measure(PackageIndex(DIRECT_URL, str(requirement.url)), listed, state.as_of)
+    if requirement.sha256 and requirement.sha256 != found.sha256:
+        raise WrongHash(
+            f"{url} has SHA-256 {found.sha256}, the spec has {requirement.sha256}",
+            hint="correct the spec if the file is right, else report it to the server's operator",
+        )
+    return found
 
 
 def _import_later() -> None:

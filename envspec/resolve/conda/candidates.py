@@ -73,15 +73,12 @@ _NOT_HERE: Final = Obstacle("this platform does not have")
 
 def with_key(request: CondaRequest, requirement: str) -> str:
     """A requirement with its key in the spec."""
-    return f"{requirement} ({spec_key(request, requirement)})"
-
-
-def spec_key(request: CondaRequest, requirement: str) -> str:
+    key = "conda.dependencies"
     if requirement in specs_of("python", request.requirements)[:1]:
-        return "env.python"
-    if requirement in request.of_platform:
-        return f"conda.platform.{request.platform.value}.dependencies"
-    return "conda.dependencies"
+        key = "env.python"
+    elif requirement in request.of_platform:
+        key = f"conda.platform.{request.platform.value}.dependencies"
+    return f"{requirement} ({key})"
 
 
 def _is_cap(request: CondaRequest, constraint: str) -> bool:

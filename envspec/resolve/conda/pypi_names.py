@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
 from envspec.documents import parse_json
 from envspec.errors import NoSolution
-from envspec.facts.tables import CondaNames
+from envspec.facts.tables import CondaNames, pep440
 from envspec.io.http_settings import timeouts
 from envspec.io.http_types import Timeouts
 from envspec.io.store import Store
@@ -166,24 +165,17 @@ def provided_in(paths: bytes) -> tuple[Provided, ...]:
         if found := _INFO.fullmatch(path):
             # `typing_extensions-4.12.0`, `nose-1.3.7-py3.9` (an egg's).
             name, _, rest = found["stem"].partition("-")
-            if version := _pep440(rest.partition("-")[0]):
-                provided.add(Provided(str(canonicalize_name(name)), version))
+            if version := pep440(rest.partition("-")[0]):
+                provided.add(Provided(str(canonicalize_name(name)), str(version)))
     return tuple(sorted(provided))
 
 
-def _pep440(text: str) -> str | None:
-    try:
-        return str(Version(text))
-    except InvalidVersion:
-        return None
-
-
 async def _provided(package: CondaPackage, names: PypiNames, reader: Reader | None) -> tuple[Provided, ...] | None:
-    listed, version = names.of(package), _pep440(package.version)
+    listed, version = names.of(package), pep440(package.version)
     if listed == ():
         return ()
     if listed and version:
-        return tuple(sorted(Provided(str(canonicalize_name(name)), version) for name in listed))
+        return tuple(sorted(Provided(str(canonicalize_name(name)), str(version)) for name in listed))
     if reader is None:
         return None
     key = cache.key_of(["conda archive", package.sha256])

@@ -73,8 +73,10 @@ def _all_for_others(
     there = f"its wheels there are for {_listing(labels)}"
     if all(label.new_abi is False for label in labels):
         there += ", with the C++ ABI before 2011"
-    hint = "; or ".join(filter(None, (_least_change(changes), *ways)))
-    return NoFittingWheel(f"{text}: {there}", hint=hint or f"leave {name} out")
+    hints = list(ways)
+    if changes and (lines := min(changes)[2]):
+        hints.insert(0, f"set {' and '.join(lines)}")
+    return NoFittingWheel(f"{text}: {there}", hint="; or ".join(hints) or f"leave {name} out")
 
 
 def _none_is_loadable(name: str, wheels: Iterable[_Wheel], index: str, target: Target) -> NoFittingWheel:
@@ -207,10 +209,3 @@ def _listing(labels: Iterable[Label]) -> str:
             known = f"torch {known}"
         texts.append(" for ".join(filter(None, (known, cuda))))
     return "; ".join(texts)
-
-
-def _least_change(changes: Sequence[tuple[int, tuple[int, ...], tuple[str, ...]]]) -> str:
-    if not changes:
-        return ""
-    lines = min(changes)[2]
-    return f"set {' and '.join(lines)}" if lines else ""

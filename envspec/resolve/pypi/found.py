@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
+from urllib.parse import unquote
 
-from packaging.utils import parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
 
 from envspec import documents
@@ -18,6 +18,8 @@ from envspec.facts.tables import numeric, pep440
 from envspec.models import CudaVersion, GpuCodeFound
 from envspec.names import NAME, VERSION, normalised
 from envspec.reasons import Reason, reason
+from envspec.resolve.pypi.index.page import SDIST_SUFFIXES
+from envspec.resolve.pypi.index.selection import version_of
 from envspec.resolve.pypi.metadata import (
     applicable,
     declared,
@@ -125,12 +127,10 @@ def _of_freeze(text: str, place: str, notes: list[str]) -> list[FoundPackage]:
 
 def _version_of_file(url: str) -> str:
     """The version in the name of a wheel or an sdist at a URL; empty if it is none."""
-    filename = url.partition("#")[0].partition("?")[0].rpartition("/")[2].replace("%2B", "+").replace("%2b", "+")
-    try:
-        read = parse_wheel_filename if filename.endswith(".whl") else parse_sdist_filename
-        return str(read(filename)[1])
-    except ValueError:
+    filename = unquote(re.split(r"[?#]", url, maxsplit=1)[0].rpartition("/")[2])
+    if not filename.endswith((".whl", *SDIST_SUFFIXES)):
         return ""
+    return str(version_of(filename) or "")
 
 
 def _package(

@@ -131,7 +131,9 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
     graph = _Graph(request, environment, view, nodes)
     _add_requirements(graph)
     installed = [node for name, node in sorted(nodes.items()) if name not in view.rules.provided]
-    _check_family(installed, view.rules)
+    of_default = {node.name: node.askers for node in installed if _is_of_default(node.name, view.rules)}
+    if conflict := torch_family_conflict(of_default, view.rules.provided):
+        raise conflict
     lacking = await _unknown_extras(installed, view)
     await asyncio.gather(*(_measure(node, view) for node in installed if node.file.sha256 is None))
     chosen = await asyncio.gather(*(_choose(node, graph) for node in installed))
@@ -156,14 +158,8 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
     )
 
 
-def _check_family(installed: Iterable[_Node], rules: Rules) -> None:
-    """Raise the error for PyPI's builds of the torch family beside another torch than PyPI's."""
-    askers: dict[str, set[Dependent]] = {}
-    for node in installed:
-        if node.name not in rules.direct and rules.is_of_default(node.name):
-            askers[node.name] = node.askers
-    if conflict := torch_family_conflict(askers, rules.provided):
-        raise conflict
+def _is_of_default(name: str, rules: Rules) -> bool:
+    return name not in rules.direct and rules.is_of_default(name)
 
 
 async def _unknown_extras(installed: Iterable[_Node], view: View) -> list[Reason]:

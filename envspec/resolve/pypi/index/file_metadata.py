@@ -26,8 +26,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import IO, Any, Final
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
+from envspec.facts.tables import pep440
 from envspec.io.archives import MAX_METADATA_BYTES, bounded_members, bounded_tar, path_problem
 from envspec.models import Unbuilt, WrongRow
 from envspec.names import INNER_PATH, normalised
@@ -490,9 +491,8 @@ def stated_version(content: bytes, filename: str) -> str | None:
     """
     info, _ = _files(content, filename)
     for field, value in _release_fields(info):
-        if field == "version":
-            with suppress(InvalidVersion):
-                return str(Version(value))
+        if field == "version" and (version := pep440(value)):
+            return str(version)
     return None
 
 
@@ -532,7 +532,10 @@ def _read(content: bytes, filename: str, name: str, version: str) -> tuple[bytes
     """
     info, files = _files(content, filename)
     for field, value in _release_fields(info):
-        is_same = normalised(value) == name if field == "name" else _is_version(value, version)
+        if field == "name":
+            is_same = normalised(value) == name
+        else:
+            is_same = value == version or pep440(value) == Version(version)
         if not is_same:
             raise BadSdist(f"the PKG-INFO of its sdist has another {field}: {value!r}")
     return info, files
@@ -568,13 +571,6 @@ def _files(content: bytes, filename: str) -> tuple[bytes, Mapping[str, bytes]]:
     if not tops:
         return b"", files
     return files[tops[0]], files
-
-
-def _is_version(text: str, version: str) -> bool:
-    try:
-        return text == version or Version(text) == Version(version)
-    except InvalidVersion:
-        return False
 
 
 def _metadata_version(info: bytes) -> tuple[int, int]:

@@ -115,16 +115,12 @@ def routes_of(indexes: Iterable[NamedIndex]) -> tuple[Route, ...]:
     """The routes to the spec's own indexes: exact names before patterns, each in the spec's order."""
     routes: list[Route] = []
     for index in indexes:
-        own = _package_index(index)
+        is_page = index.format == "links"
+        url = index.url.rstrip("/") + ("" if is_page else "/")
+        own = PackageIndex(index.name, url, dated=not index.undated, files=index.files, is_page=is_page)
         for pattern in index.packages:
             routes.append(Route(pattern, own))
     return tuple(sorted(routes, key=lambda route: "*" in route.pattern))
-
-
-def _package_index(index: NamedIndex) -> PackageIndex:
-    is_page = index.format == "links"
-    url = index.url.rstrip("/") + ("" if is_page else "/")
-    return PackageIndex(index.name, url, dated=not index.undated, files=index.files, is_page=is_page)
 
 
 #: In a requirement of a correction: the version of the release whose metadata lacks it, without its label.
