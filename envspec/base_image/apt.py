@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, time, timedelta, timezone
 from typing import Final
@@ -56,9 +56,13 @@ def _default(as_of: datetime, bases: Sequence[BaseImage], facts: Facts, newest: 
         why, source = [reason("apt-after-base", created=utc_text(created))], "its config"
     elif None in times:
         why.append(reason("apt-base-age"))
-    for first, row_source in _first_snapshots(bases, facts):
+    for base in bases:
+        row = facts.system(base.os)
+        if row is None or row.snapshots is None:
+            continue
+        first = datetime.combine(row.snapshots, time(), timezone.utc)
         if first > found:
-            found, why, source = first, [reason("apt-first")], row_source
+            found, why, source = first, [reason("apt-first")], row.source
     return found, Decision("image.snapshot", utc_text(found), tuple(why), source)
 
 
@@ -89,13 +93,6 @@ def archive_time(as_of: datetime, created: datetime | None, newest: datetime) ->
 def newest_archive(now: datetime) -> datetime:
     """The last midnight of which archives have a final state."""
     return _midnight(now - _DAY)
-
-
-def _first_snapshots(bases: Iterable[BaseImage], facts: Facts) -> Iterable[tuple[datetime, str]]:
-    for base in bases:
-        row = facts.system(base.os)
-        if row is not None and row.snapshots is not None:
-            yield datetime.combine(row.snapshots, time(), timezone.utc), row.source
 
 
 def _midnight(moment: datetime) -> datetime:

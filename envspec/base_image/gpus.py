@@ -145,17 +145,11 @@ def check_choice(request: CudaRequest, choice: BuildChoice, platform: Platform, 
 
 def other_builds(
     facts: Facts, capabilities: Sequence[ComputeCapability], platform: Platform, channel: str = ""
-) -> tuple[OtherBuild, ...]:
+) -> Iterator[OtherBuild]:
     """Every known torch build that all of these GPUs run, newest torch first, the default build before the others.
 
     channel: a conda channel, for builds of that channel; empty for wheels.
     """
-    return tuple(_running(facts, capabilities, platform, channel))
-
-
-def _running(
-    facts: Facts, capabilities: Sequence[ComputeCapability], platform: Platform, channel: str
-) -> Iterator[OtherBuild]:
     for torch, variant, default in _builds(facts, platform, channel):
         row = facts.gpu_code_of(torch, variant, platform, channel)
         how = runs_all(capabilities, row.sm, row.ptx) if row else Runs.NOT
@@ -171,7 +165,7 @@ def no_common_build(facts: Facts, gpus: Sequence[GpuRow], platform: Platform) ->
 def _has_build(facts: Facts, gpus: Iterable[GpuRow], platform: Platform, channel: str = "") -> bool:
     """Whether some build has code for all of them."""
     # Every lock checks this: the first build is enough.
-    return next(_running(facts, list(map(capability_of, gpus)), platform, channel), None) is not None
+    return next(other_builds(facts, list(map(capability_of, gpus)), platform, channel), None) is not None
 
 
 def apart(facts: Facts, gpus: Sequence[GpuRow], platform: Platform, channel: str = "") -> str:
@@ -232,7 +226,7 @@ def _change(
     channel = own.torch.channel if own.torch else ""
 
     def builds_of(found: Sequence[GpuRow]) -> tuple[OtherBuild, ...]:
-        return other_builds(facts, list(map(capability_of, found)), code.platform, channel)
+        return tuple(other_builds(facts, list(map(capability_of, found)), code.platform, channel))
 
     if never := [gpu for gpu in unserved if not builds_of([gpu])]:
         return builds_text((), _sm(never), facts, code.version, channel)

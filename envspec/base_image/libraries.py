@@ -30,10 +30,6 @@ class LibraryGroup:
     os: str
     with_conda: bool
 
-    @property
-    def reason(self) -> str:
-        return f"{self.package} {self.version} loads {', '.join(self.loads)}"
-
 
 def library_groups(spec: Spec, resolutions: Sequence[Resolution], facts: Facts) -> Iterator[LibraryGroup]:
     """The libraries that neither the wheels nor a plain base have, of the packages that `library_need` rows name."""
@@ -96,7 +92,8 @@ def library_warnings(spec: Spec, resolutions: Sequence[Resolution], facts: Facts
     assumed: dict[str, str] = {}
     for group in library_groups(spec, resolutions, facts):
         lacking = [package for package in group.apt if package not in covered(system.apt, group.os, facts)]
-        text = f"{group.platform.value}: {group.reason}, which neither the wheels nor {group.os} has"
+        loads = f"{group.package} {group.version} loads {', '.join(group.loads)}"
+        text = f"{group.platform.value}: {loads}, which neither the wheels nor {group.os} has"
         # What these contain is in no record.
         others = [spec.image.base] if spec.image.base else []
         if group.with_conda:

@@ -289,7 +289,9 @@ def plan_base_image(
     decisions = list(choice.decisions)
     driver = None
     if release:
-        driver = _driver(request, release, choice, checks, linux, facts)
+        driver = _oldest_driver(release, choice, checks, facts)
+        if request.driver and not at_least(request.driver, driver.minimum):
+            raise _driver_too_old(request.driver, request.gpus, driver, release.cuda, linux, facts)
         decisions.insert(0, release.decision)
         decisions.append(Decision("driver.minimum", driver.minimum, driver.why, driver.source))
         if checks.ptx and not driver.bundled:
@@ -458,27 +460,10 @@ def _nvidia_image(
     return replace(choice, warnings=(warning, *choice.warnings))
 
 
-def _driver(
-    request: CudaRequest,
-    release: Release,
-    choice: ImageChoice,
-    checks: GpuChecks,
-    linux: Sequence[CudaPins],
-    facts: Facts,
-) -> Driver:
-    """The oldest driver that runs the lock.
-
-    Raises:
-        DriverTooOld: the request's is older.
-    """
-    driver = _oldest_driver(release, choice, checks, facts)
-    if request.driver and not at_least(request.driver, driver.minimum):
-        raise _driver_too_old(request.driver, request.gpus, driver, release.cuda, linux, facts)
-    return driver
-
-
 def _oldest_driver(release: Release, choice: ImageChoice, checks: GpuChecks, facts: Facts) -> Driver:
-    """Minor-version compatibility needs the major's first driver; PTX needs the toolkit's own."""
+    """The oldest driver that runs the lock: the major's first by minor-version compatibility; the toolkit's own for
+    PTX.
+    """
     cuda, of_image = str(release.cuda), choice.image.cuda_release
     if of_image and CudaVersion.parse(of_image) == release.cuda:
         cuda = of_image

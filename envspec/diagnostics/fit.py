@@ -281,11 +281,11 @@ def _gpu(
 
 def _builds_for(capability: ComputeCapability, build: _TorchBuild, machine: Machine, facts: Facts) -> str:
     """The builds with code for a GPU and those of the spec, if there are any, else those for this GPU."""
-    shared = other_builds(facts, [capability, *build.gpus.values()], machine.platform, build.channel)
+    shared = tuple(other_builds(facts, [capability, *build.gpus.values()], machine.platform, build.channel))
     if shared and build.gpus:
         code_for = f"{capability.sm} and the GPUs of the spec"
         return builds_text(shared, code_for, facts, build.code.version, build.channel)
-    alone = other_builds(facts, [capability], machine.platform, build.channel)
+    alone = tuple(other_builds(facts, [capability], machine.platform, build.channel))
     text = builds_text(alone, capability.sm, facts, build.code.version, build.channel)
     if alone and build.gpus:
         text += f"; none of them has code for {' and '.join(build.gpus)}"
@@ -395,7 +395,7 @@ def _nearest_builds(
     """
     if not capabilities:
         return []
-    shared = other_builds(facts, capabilities, machine.platform, build.channel)
+    shared = tuple(other_builds(facts, capabilities, machine.platform, build.channel))
     releases = [other.torch for other in shared]
     own = [*filter(build.is_of, releases), build.public_version][0]
     versions = sorted({*(row.version for row in facts.torch), *releases, own}, key=numeric)

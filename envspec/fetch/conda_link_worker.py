@@ -124,7 +124,11 @@ async def _link(request: dict[str, Any]) -> None:
     for package in packages:
         if package.name in request["installed"]:
             continue
-        _name_origin(site / "conda-meta" / f"{stem_of(package)}.json", package)
+        # conda-meta names the package's channel, not the cached archive.
+        path = site / "conda-meta" / f"{stem_of(package)}.json"
+        data = json.loads(path.read_text(encoding="utf-8"))
+        data.update(url=package.url, fn=package.filename)
+        path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
 
 def stem_of(package: CondaPackage) -> str:
@@ -137,13 +141,6 @@ def _package(fields: dict[str, Any]) -> CondaPackage:
         if isinstance(value, list):
             fields[key] = tuple(value)
     return CondaPackage(**fields)
-
-
-def _name_origin(path: Path, package: CondaPackage) -> None:
-    """conda-meta names the package's channel, not the cached archive."""
-    data = json.loads(path.read_text(encoding="utf-8"))
-    data.update(url=package.url, fn=package.filename)
-    path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
 
 def main() -> int:
