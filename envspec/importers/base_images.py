@@ -6,7 +6,7 @@ Only the name is read, nothing is pulled.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -26,7 +26,7 @@ from envspec.spec.sections import Flavor, Os
 class KnownImage(NamedTuple):
     """A row of the table; what releases contain is in data/base_images.toml.
 
-    repository, tag: patterns; named groups of the tag are keys of `_GROUPS`.
+    repository, tag: patterns; named groups of the tag are methods of `_Tag`.
     note: what else to know of the image.
     outcome: of images whose packages a spec does not need or can't have.
     """
@@ -169,7 +169,7 @@ def _take(
     tag = _Tag(reference, source, imported)
     for group, value in found.groupdict().items():
         if value is not None:
-            _GROUPS[group](tag, value)
+            getattr(tag, group)(value)
     outcome = Outcome.REFUSED if tag.is_lost else row.outcome
     imported.add(source, line, outcome, "; ".join(filter(None, [*tag.parts, row.note])))
 
@@ -280,23 +280,6 @@ class _Tag:
             clue = Clue(row.python, self.source, f"the Python of {self.reference}", Rank.IMAGE)
             self.imported.draft.pythons.append(clue)
             self.parts.append(f"[env] python {row.python}")
-
-
-_GROUPS: Final[dict[str, Callable[[_Tag, str], None]]] = {
-    "cuda": _Tag.cuda,
-    "label": _Tag.label,
-    "flavor": _Tag.flavor,
-    "kind": _Tag.kind,
-    "system": _Tag.system,
-    "ubuntu": _Tag.ubuntu,
-    "joined": _Tag.joined,
-    "python": _Tag.python,
-    "base": _Tag.base,
-    "cudnn": _Tag.cudnn,
-    "release": _Tag.release,
-    "torch": _Tag.torch,
-    "digits": _Tag.digits,
-}
 
 
 def why_unpublished(facts: Facts, reference: Reference) -> str:

@@ -18,7 +18,7 @@ from envspec.importers.dockerfile_syntax import Instruction
 from envspec.importers.shell import NO_PACKAGE, note_here_document, read_script
 from envspec.importers.shell_state import Shell, is_at_or_below
 from envspec.importers.shell_syntax import Expanded, expand_text
-from envspec.importers.types import Clue, Import, Outcome, Source
+from envspec.importers.types import Clue, Draft, Import, Outcome, Source
 from envspec.importers.variables import READ, ignored, read_variable
 from envspec.models import Platform
 
@@ -120,7 +120,7 @@ class StageReader:
                 self._base_of_environment(each)
             else:
                 # For which GPUs the environment is compiled, a variable of the stage says.
-                scratch = self.imported.scratch()
+                scratch = replace(self.imported, draft=Draft(), ledger=[])
                 if each.name == "ENV":
                     replace(self, imported=scratch).read_env(each)
                 outcome, reason = Outcome.OUTSIDE, "only the stage's environment is in the image"
@@ -196,7 +196,7 @@ class StageReader:
             read_base_image(self.base, self.at(each), each.text, self.imported)
 
     def _base_of_environment(self, each: Instruction) -> None:
-        scratch = self.imported.scratch()
+        scratch = replace(self.imported, draft=Draft(), ledger=[])
         replace(self, imported=scratch).read_from(each)
         draft, own = self.imported.draft, scratch.draft
         draft.pythons += own.pythons

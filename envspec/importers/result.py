@@ -39,10 +39,13 @@ class Proof:
 class Imported:
     """What `init` did.
 
-    text: of the spec.
+    name: of the environment.
+    spec, text: the file, and what is in it.
+    decisions: the values that follow from clues, or from nothing, each with its reason.
     lock: the folder of its lock; None if it was not locked, and `moved` as well.
     error: why it could not be locked, or not be compared.
-    with_cuda: see `SpecText`.
+    with_cuda: the text with an empty [cuda], for the case that the lock turns out to contain torch; empty if [cuda] is
+        decided already.
     """
 
     name: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
 from envspec.importers.pip import add_cuda
 from envspec.importers.shell_python import (
@@ -18,38 +18,30 @@ from envspec.importers.shell_python import (
     read_setup_py,
 )
 from envspec.importers.shell_state import Clone, Command, Reader, Shell, split_options, value_of
-from envspec.importers.types import Clue, Outcome, Rank
+from envspec.importers.types import Clue, NamedLines, Outcome, Rank
 
 # The system's packages
 
 
-class AptRow(NamedTuple):
-    """names: a pattern of packages that a spec does not list."""
-
-    names: str
-    outcome: Outcome
-    reason: str
-
-
 #: The first that matches; all other packages are listed in [system] apt.
 APT: Final = (
-    AptRow(
+    NamedLines(
         r"(lib)?python3?(\.\d+)?(-(dev|full|minimal|pip|venv|distutils|setuptools|wheel|virtualenv|lib2to3))?"
         r"|python-is-python3|pip|pipx|virtualenv",
         Outcome.OUTSIDE,
         "the environment brings its Python, with its headers",
     ),
-    AptRow(
+    NamedLines(
         r"python3?-.+",
         Outcome.REFUSED,
         "a module for the system's Python, which the environment does not use: add the package to [pip] dependencies",
     ),
-    AptRow(
+    NamedLines(
         r"cuda(-toolkit|-compiler|-nvcc)?-(?P<major>\d+)-(?P<minor>\d+)",
         Outcome.TRANSLATED,
         "[cuda] version {major}.{minor}, flavor devel",
     ),
-    AptRow(
+    NamedLines(
         r"cuda(-.+)?|nvidia-cuda-toolkit|lib(cudnn|nccl|cublas|cusparse|cusolver|cufft|curand|nvinfer|cutensor|npp).*",
         Outcome.OUTSIDE,
         "CUDA's libraries come from the wheels and the base image ([cuda] flavor)",

@@ -14,9 +14,9 @@ from envspec.documents import list_of, table_of
 from envspec.facts import load_facts
 from envspec.importers import conda_specs
 from envspec.importers.conda_specs import add_channel
-from envspec.importers.pip import add_index, add_requirement
+from envspec.importers.pip import add_index, add_requirement, is_flag
 from envspec.importers.pyproject import read_pyproject
-from envspec.importers.requirements import add_line, read_requirements
+from envspec.importers.requirements import add_line
 from envspec.importers.shell_state import (
     Clone,
     Command,
@@ -75,10 +75,7 @@ _OTHERS: Final = names_of(
     --no-python-version-warning --require-virtualenv --no-color --no-progress --native-tls --offline --refresh --strict
     --exact --dry-run --no-config --active --no-sync --frozen --locked --inexact --no-clean"""
 )
-_FLAGS: Final = names_of(
-    "--pre --no-index --prefer-binary --require-hashes --no-deps --no-dependencies --no-build-isolation"
-)
-_VALUED: Final = (_LINES.keys() - _FLAGS) | _REFUSED.keys() | _OTHERS_WITH_VALUE
+_VALUED: Final = {each for each in _LINES if not is_flag(each)} | _REFUSED.keys() | _OTHERS_WITH_VALUE
 #: Packages that install packages: envspec does that itself.
 INSTALLERS: Final = frozenset(
     {"pip", "wheel", "uv", "poetry", "pipenv", "pipx", "virtualenv", "pdm", "conda", "pip-tools"}
@@ -191,17 +188,12 @@ def _read_file(shell: Shell, command: Command, option: str, name: str, extras: f
         shell.add(command, Outcome.REFUSED, _missing(shell, name), text)
     elif option == "-r":
         # pip reads a file of any name.
-        importer = shell.imported.find(host)
-        if importer is None and shell.imported.find(_USUAL_FILE):
-            importer = read_requirements
+        importer = shell.imported.find(host) or shell.imported.find(Path("requirements.txt"))
         if host.name == "pyproject.toml" and importer is not None:
             importer = partial(read_pyproject, extras=extras)
         shell.imported.include(host, command.source, text, importer)
     else:
         _add(shell, command, f"{option} {shlex.quote(_relative(host, shell.context))}")
-
-
-_USUAL_FILE: Final = Path("requirements.txt")
 
 
 def _missing(shell: Shell, name: str) -> str:
@@ -423,7 +415,7 @@ _VENV_VALUED: Final = frozenset({"-p", "--python", "--prompt", "--index-url", "-
 
 # conda
 
-_CONDA_VALUED: Final = names_of("""-c --channel -n --name -p --prefix -f --file --solver -r --root-prefix --platform""")
+_CONDA_VALUED: Final = names_of("-c --channel -n --name -p --prefix -f --file --solver -r --root-prefix --platform")
 
 
 def read_conda(shell: Shell, command: Command) -> None:

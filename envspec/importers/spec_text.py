@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +14,7 @@ from packaging.version import InvalidVersion, Version
 
 from envspec.documents import parse_toml
 from envspec.facts import Facts
+from envspec.importers.result import Imported
 from envspec.importers.services import services_of
 from envspec.importers.spec_cuda import WITH_CUDA, WITHOUT_CUDA, CudaTable
 from envspec.importers.spec_lines import Overrides, is_implied
@@ -47,25 +47,8 @@ from envspec.spec.values import env_name, read_index_url, read_python
 SCHEMA: Final = "envspec.schema.json"
 
 
-@dataclass(frozen=True, slots=True)
-class SpecText:
-    """A spec that is not written yet.
-
-    name: of the environment.
-    text: of the file.
-    decisions: the values that follow from clues, or from nothing, each with its reason.
-    with_cuda: the text with an empty [cuda], for the case that the lock turns out to contain torch; empty if [cuda] is
-        decided already.
-    """
-
-    name: str
-    text: str
-    decisions: tuple[SpecDecision, ...]
-    with_cuda: str = ""
-
-
-def spec_of(imported: Import, choices: Choices, facts: Facts, folder: Path, now: datetime) -> SpecText:
-    """The spec of a draft. Lines that no spec can have become refused entries of the ledger.
+def spec_of(imported: Import, choices: Choices, facts: Facts, folder: Path, now: datetime) -> Imported:
+    """The spec of a draft, which is not written yet. Lines that no spec can have become refused entries of the ledger.
 
     folder: of the spec's file, from which it names local projects. now: its as_of unless something else is said.
     """
@@ -75,7 +58,9 @@ def spec_of(imported: Import, choices: Choices, facts: Facts, folder: Path, now:
     with_cuda = text.replace(WITHOUT_CUDA, WITH_CUDA)
     if with_cuda == text:
         with_cuda = ""
-    return SpecText(writer.name, text, tuple(writer.decisions), with_cuda)
+    # Last: the writer corrects entries, and adds some.
+    ledger, decisions = tuple(imported.ledger), tuple(writer.decisions)
+    return Imported(writer.name, folder / f"{writer.name}.toml", text, ledger, decisions, with_cuda=with_cuda)
 
 
 def note_unused(imported: Import, spec: Mapping[str, Any]) -> None:

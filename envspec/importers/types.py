@@ -75,6 +75,14 @@ class LedgerEntry(NamedTuple):
     reason: str = ""
 
 
+class NamedLines(NamedTuple):
+    """Lines that a spec does not have. names: a pattern of packages or variables. outcome, reason: of their entries."""
+
+    names: str
+    outcome: Outcome
+    reason: str
+
+
 class Rank(IntEnum):
     """Which of several Pythons or CUDA versions is that of the environment, the first one first.
 
@@ -261,12 +269,6 @@ class Import:
     done: set[Path] = field(default_factory=set)
     tops: list[Path] = field(default_factory=list)
     platforms: tuple[str, ...] = ()
-
-    def scratch(self) -> Import:
-        """An import of the same sources, with a draft and a ledger of its own."""
-        return Import(
-            self.root, self.find, self.extras, self.groups, self.target, tops=self.tops, platforms=self.platforms
-        )
 
     def allow(self, source: Path) -> None:
         """Let links lead to files in the repository of a source that the user named: git's top level, else its folder.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from envspec.facts.gpu import ComputeCapability
 from envspec.importers.conda_specs import add_variable
 from envspec.importers.pip import add_cuda
 from envspec.importers.requirements import add_line
-from envspec.importers.types import Clue, Import, Outcome, Source
+from envspec.importers.types import Clue, Import, NamedLines, Outcome, Source
 from envspec.importers.unsupported import note_unsupported
 
 #: Names in TORCH_CUDA_ARCH_LIST. Source: torch/utils/cpp_extension.py, _get_cuda_arch_flags.
@@ -38,39 +38,27 @@ INDEXES: Final = {
 }
 
 
-class IgnoredVariable(NamedTuple):
-    """Variables that [image] env does not get.
-
-    names: a pattern.
-    outcome, reason: of their entries.
-    """
-
-    names: str
-    outcome: Outcome
-    reason: str
-
-
-#: The first that matches.
+#: Variables that [image] env does not get: the first that matches.
 VARIABLES: Final = (
-    IgnoredVariable(
+    NamedLines(
         r"(PIP|UV)_(BUILD_)?(CONSTRAINT|REQUIREMENT|OVERRIDE)S?",
         Outcome.REFUSED,
         "a file of the image: write its lines into [pip] constraints",
     ),
-    IgnoredVariable(r"PIP_PRE|UV_PRERELEASE", Outcome.REFUSED, 'name each pre-release instead: "torch>=2.10.0rc1"'),
-    IgnoredVariable(
+    NamedLines(r"PIP_PRE|UV_PRERELEASE", Outcome.REFUSED, 'name each pre-release instead: "torch>=2.10.0rc1"'),
+    NamedLines(
         r"(?i:(https?|ftp|no|all)_proxy)|DEBIAN_FRONTEND|DEBCONF_\w+|NEEDRESTART_\w+|PATH|VIRTUAL_ENV"
         r"|(PIP|UV|POETRY|PIPENV|PIPX|PDM|CONDA|MAMBA)_\w+|PYTHONDONTWRITEBYTECODE|CUDA_(HOME|PATH|ROOT|VERSION)"
         r"|(CUDNN|NCCL)_VERSION|MAX_JOBS|FORCE_CUDA|USE_NINJA|CMAKE_BUILD_PARALLEL_LEVEL|MAKEFLAGS",
         Outcome.OUTSIDE,
         "it concerns installers, builds or the base image, which envspec sets up itself",
     ),
-    IgnoredVariable(
+    NamedLines(
         r"NVIDIA_VISIBLE_DEVICES|NVIDIA_DRIVER_CAPABILITIES|NVIDIA_REQUIRE_\w+",
         Outcome.TRANSLATED,
         "envspec sets it for a lock with CUDA",
     ),
-    IgnoredVariable(
+    NamedLines(
         r"CC|CXX|CFLAGS|CXXFLAGS|LDFLAGS|NVCC_\w+|TCNN_CUDA_ARCHITECTURES|LIBRARY_PATH|CPATH"
         r"|CMAKE_(ARGS|GENERATOR|BUILD_\w+|PREFIX_PATH|\w+_FLAGS|\w+_ARCHITECTURES|\w+_COMPILER)",
         Outcome.REFUSED,
@@ -79,7 +67,7 @@ VARIABLES: Final = (
 )
 
 
-def ignored(name: str) -> IgnoredVariable | None:
+def ignored(name: str) -> NamedLines | None:
     """Why [image] env does not get a variable, whatever its value is; None if its value counts."""
     if name in INDEXES or name in READ:
         return None

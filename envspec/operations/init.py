@@ -115,14 +115,15 @@ def write_spec(request: InitRequest, now: datetime, *, dry_run: bool = False) ->
     if not request.prefixes:
         note_empty(imported, request.sources, folder)
     found = spec_of(imported, request.choices, facts, folder, now)
-    path = request.output or folder / f"{found.name}.toml"
-    if path.exists() and not request.overwrite and not dry_run:
-        raise UsageError(f"{path} exists", hint="write another file with --output FILE, or replace it with --force")
-    if not dry_run:
-        replace_user_file(path, found.text.encode())
-    # Last: the spec's writer corrects entries, and adds some.
-    ledger = tuple(imported.ledger)
-    return Imported(found.name, path, found.text, ledger, found.decisions, with_cuda=found.with_cuda), imported.draft
+    if request.output:
+        found = replace(found, spec=request.output)
+    if dry_run:
+        return found, imported.draft
+    if found.spec.exists() and not request.overwrite:
+        hint = "write another file with --output FILE, or replace it with --force"
+        raise UsageError(f"{found.spec} exists", hint=hint)
+    replace_user_file(found.spec, found.text.encode())
+    return found, imported.draft
 
 
 def lock_imported(found: Imported, draft: Draft, request: InitRequest, context_of: ContextOf) -> Imported:
