@@ -53,13 +53,21 @@ def read_environment(path: Path, imported: Import) -> None:
     if not {"dependencies", "channels"} & top.keys.keys():
         raise Unreadable(f"{file} is not an environment of conda: it has no `dependencies`")
     # Requirements depend on channels and platforms.
-    for key in dict.fromkeys((*_KEYS, *top.keys)):
-        if key not in top.keys:
-            continue
+    first = [key for key in ("name", *_LISTS) if key in top.keys]
+    for key in dict.fromkeys((*first, *top.keys)):
         value = top.keys[key]
         source = Source(file, value.line)
-        if key in _KEYS:
-            _KEYS[key](imported, source, value, path.parent)
+        if key == "name":
+            add_name(imported, source, value.text)
+        elif key in _LISTS:
+            for where, item in _scalars(imported, source, value, key):
+                _LISTS[key](imported, where, item.text)
+        elif key == "dependencies":
+            _dependencies(imported, source, value, path.parent)
+        elif key == "variables":
+            _variables(imported, source, value)
+        elif key in _NOTES:
+            imported.add(source, f"{key}: {value.text}", Outcome.TRANSLATED, _NOTES[key])
         else:
             imported.add(source, f"{key}: {value.shown()}", Outcome.NOT_UNDERSTOOD, "no key of conda's or conda-lock's")
     if not top.get("channels").items and any(item.is_scalar for item in top.get("dependencies").items):
@@ -92,40 +100,15 @@ def _scalars(imported: Import, source: Source, value: Value, key: str) -> Iterat
         imported.add(source, f"{key}: {value.shown()}", Outcome.NOT_UNDERSTOOD, "not a list")
 
 
-def _name(imported: Import, source: Source, value: Value, _folder: Path) -> None:
-    add_name(imported, source, value.text)
+def _add_index(imported: Import, source: Source, url: str) -> None:
+    imported.add(source, url, *add_index(url, source, imported))
 
 
-def _channels(imported: Import, source: Source, value: Value, _folder: Path) -> None:
-    for where, item in _scalars(imported, source, value, "channels"):
-        add_channel(imported, where, item.text, item.text)
-
-
-def _platforms(imported: Import, source: Source, value: Value, _folder: Path) -> None:
-    for where, item in _scalars(imported, source, value, "platforms"):
-        add_platform(imported, where, item.text)
-
-
-def _indexes(imported: Import, source: Source, value: Value, _folder: Path) -> None:
-    for where, item in _scalars(imported, source, value, "pip-repositories"):
-        imported.add(where, item.text, *add_index(item.text, where, imported))
-
-
-def _variables(imported: Import, source: Source, value: Value, _folder: Path) -> None:
+def _variables(imported: Import, source: Source, value: Value) -> None:
     for name, each in value.keys.items():
         read_variable(name, each.text, Source(source.file, each.line), f"{name}: {each.text}", imported)
     if not value.keys and value.text:
         imported.add(source, f"variables: {value.text}", Outcome.NOT_UNDERSTOOD, "not a mapping")
-
-
-def _prefix(imported: Import, source: Source, value: Value, _folder: Path) -> None:
-    reason = "the folder of one machine's environment: `envspec install --prefix` chooses it"
-    imported.add(source, f"prefix: {value.text}", Outcome.TRANSLATED, reason)
-
-
-def _category(imported: Import, source: Source, value: Value, _folder: Path) -> None:
-    outcome, reason = Outcome.TRANSLATED, "the requirements of all categories are in the spec"
-    imported.add(source, f"category: {value.text}", outcome, reason)
 
 
 def _dependencies(imported: Import, source: Source, value: Value, folder: Path) -> None:
@@ -205,15 +188,14 @@ def _pip(imported: Import, source: Source, value: Value, folder: Path, *, is_mov
             add_line(f"{item.text} ; {python_marker(platforms)}", where, imported, folder)
 
 
-#: Keys of environment.yml, those first that others depend on. Source: conda's documentation, "Managing environments",
-#: and conda-lock 4.0.3, `src_parser/environment_yaml.py`.
-_KEYS: Final[Mapping[str, Callable[[Import, Source, Value, Path], None]]] = {
-    "name": _name,
-    "channels": _channels,
-    "platforms": _platforms,
-    "pip-repositories": _indexes,
-    "dependencies": _dependencies,
-    "variables": _variables,
-    "prefix": _prefix,
-    "category": _category,
+#: Keys of environment.yml: lists that others depend on, and those that decide nothing. Source: conda's documentation,
+#: "Managing environments", and conda-lock 4.0.3, `src_parser/environment_yaml.py`.
+_LISTS: Final[Mapping[str, Callable[[Import, Source, str], None]]] = {
+    "channels": add_channel,
+    "platforms": add_platform,
+    "pip-repositories": _add_index,
+}
+_NOTES: Final = {
+    "prefix": "the folder of one machine's environment: `envspec install --prefix` chooses it",
+    "category": "the requirements of all categories are in the spec",
 }

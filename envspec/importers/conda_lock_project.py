@@ -67,7 +67,7 @@ def read_settings(project: Project) -> None:
         path: KeyPath = (*_TOOL, key)
         for number, text in enumerate(map(str, items_of(value))):
             if key == "channels":
-                add_channel(imported, at(*path, number), text, text)
+                add_channel(imported, at(*path, number), text)
             elif key == "platforms":
                 add_platform(imported, at(*path, number), text)
             elif key == "pip-repositories":

@@ -77,9 +77,9 @@ def check_count(file: str, count: int) -> None:
         raise Unreadable(f"{file} has more than {MOST_PACKAGES} packages")
 
 
-def add_channel(imported: Import, source: Source, channel: str, text: str) -> None:
-    """A channel of a list, in its order. text: the line."""
-    text = channels_without_credentials(text)
+def add_channel(imported: Import, source: Source, channel: str, text: str = "") -> None:
+    """A channel of a list, in its order. text: the line, unless the channel."""
+    text = channels_without_credentials(text or channel)
     if channel == "nodefaults":
         imported.add(source, text, Outcome.TRANSLATED, "only the channels of the spec are used")
         return

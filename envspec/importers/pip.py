@@ -238,6 +238,16 @@ def add_cuda(cuda: str, by: Source, imported: Import, why: str, rank: Rank = Ran
         cudas.append(Clue(cuda, by, why, rank, kind))
 
 
+def torch_backend(value: str, by: Source, imported: Import) -> LineVerdict:
+    """Note `cu128`, as uv's `torch-backend` has it."""
+    if cuda := cuda_of(value):
+        add_cuda(cuda, by, imported, "torch-backend of uv")
+        return LineVerdict(Outcome.TRANSLATED, f"[cuda] version {cuda}")
+    if note_unsupported(imported, f"/{value}", by):
+        return LineVerdict(Outcome.REFUSED, "write [cuda] version")
+    return LineVerdict(Outcome.TRANSLATED, "torch's build follows from [cuda]")
+
+
 def add_option(name: str, value: str, by: Source, imported: Import, folder: Path, use: Use) -> LineVerdict:
     """Add to the draft what an option of pip does. name: the long one, without dashes; not `-r` and `-c`."""
     if name == "editable":

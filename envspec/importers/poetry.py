@@ -18,6 +18,7 @@ from envspec.importers.toml_lines import items_of, several_of, text_of, texts_of
 from envspec.importers.types import Outcome
 from envspec.names import normalised
 from envspec.spec.errors import BadValue, KeyPath, quoted
+from envspec.spec.pip_lines import name_in
 from envspec.spec.pyproject import git_address
 from envspec.spec.requirements import local_address
 
@@ -108,8 +109,7 @@ def _is_of_project(project: Project, name: str) -> bool:
     lines = list_of(table, "dependencies")[:]
     for extra in optional:
         lines += list_of(optional, extra)
-    names = {normalised(re.split(r"[^\w.-]", str(line), maxsplit=1)[0]) for line in lines}
-    return normalised(name) in names
+    return normalised(name) in map(name_in, map(str, lines))
 
 
 def read_pdm(project: Project) -> None:

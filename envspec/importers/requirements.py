@@ -15,7 +15,7 @@ from envspec.importers.python_locks import LockedPackage, choice, note_locked, p
 from envspec.importers.types import Import, Outcome, Source, Unreadable
 from envspec.names import normalised
 from envspec.origins import INDEX_FAMILY
-from envspec.spec.pip_lines import NAME, option_of
+from envspec.spec.pip_lines import NAME, name_in, option_of
 
 #: Files of one import: they include each other.
 _MOST_FILES: Final = 100
@@ -27,7 +27,6 @@ _FROZEN: Final = 20
 _COMMAND: Final = re.compile(r"(?:python3?\s+-m\s+|uv\s+)?pip3?\s+install\s")
 _COMMENT: Final = re.compile(r"(?:^|\s)#(.*)$")
 _PIN: Final = re.compile(rf"\s*({NAME})\s*(?:\[[^\]]*\])?\s*(?:===?\s*[^\s,;*]+\s*(?:$|[;\s\\])|@\s)")
-_NAMED: Final = re.compile(rf"\s*({NAME})")
 
 
 class _Line(NamedTuple):
@@ -40,10 +39,7 @@ class _Line(NamedTuple):
     @property
     def name(self) -> str:
         """Of what it requires, normalised; empty for options."""
-        if self.text.startswith("-"):
-            return ""
-        found = _NAMED.match(self.text)
-        return normalised(found[1]) if found else ""
+        return name_in(self.text)
 
     @property
     def shown(self) -> str:
@@ -228,12 +224,12 @@ def _for_others(lines: list[_Line], file: str, imported: Import) -> dict[int, st
     """The numbers of lines with pins of a name that has a better one, by their markers, and why."""
     by_name: dict[str, list[LockedPackage]] = {}
     for line in lines:
-        if (found := _PIN.match(line.text)) and line.name:
+        if line.name and _PIN.match(line.text):
             version = re.search(r"==+\s*([^\s;,]+)", line.text)
             package = LockedPackage(line.name, version[1] if version else "", Source(file, line.number))
             if marker := re.search(r";\s*([^#]*?)(?:\s--?[a-z].*)?$", line.text):
                 package = replace(package, markers=(marker[1].strip(),))
-            by_name.setdefault(normalised(found[1]), []).append(package)
+            by_name.setdefault(line.name, []).append(package)
     found_others: dict[int, str] = {}
     for several in by_name.values():
         chosen, why = choice(several, python_versions(imported))

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from envspec.importers.types import Clue, DraftRequirement, Import, Outcome, Source
 from envspec.lockfile.toml_writer import Value
-from envspec.names import normalised
+from envspec.spec.pip_lines import name_in
 
 
 class _Service(NamedTuple):
@@ -81,6 +81,5 @@ def _required(imported: Import) -> set[str]:
     lines = [each.text for each in imported.draft.dependencies]
     lines += imported.draft.match_specs
     for line in lines:
-        name = re.split(r"[^\w.-]", line.rpartition("::")[2], maxsplit=1)[0]
-        found.add(normalised(name))
+        found.add(name_in(line.rpartition("::")[2]))
     return found

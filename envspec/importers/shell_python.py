@@ -14,7 +14,7 @@ from envspec.documents import list_of, table_of
 from envspec.facts import load_facts
 from envspec.importers import conda_specs
 from envspec.importers.conda_specs import add_channel
-from envspec.importers.pip import add_index, add_requirement, is_flag
+from envspec.importers.pip import add_index, add_requirement, is_flag, torch_backend
 from envspec.importers.pyproject import read_pyproject
 from envspec.importers.requirements import add_line
 from envspec.importers.shell_state import (
@@ -29,7 +29,6 @@ from envspec.importers.shell_state import (
 )
 from envspec.importers.toml_lines import TomlFile, items_of
 from envspec.importers.types import Outcome, Source
-from envspec.importers.variables import torch_backend
 from envspec.names import normalised
 from envspec.origins import PYTORCH_PAGES
 
@@ -140,7 +139,7 @@ def _read_option(
     if option in _LINES:
         _read_line(shell, command, option, value, packages, extras)
     elif option == "--torch-backend":
-        torch_backend(value, command.source, text, shell.imported)
+        shell.add(command, *torch_backend(value, command.source, shell.imported), text)
     elif option in _REFUSED:
         shell.add(command, Outcome.REFUSED, _REFUSED[option], text)
     elif option not in _OTHERS and option not in _OTHERS_WITH_VALUE:

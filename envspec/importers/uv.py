@@ -10,12 +10,11 @@ from typing import Any, Final
 
 from envspec.documents import list_of, table_of
 from envspec.errors import UsageError
-from envspec.importers.pip import LineVerdict, Use, add_cuda, add_index, cuda_of
+from envspec.importers.pip import LineVerdict, Use, add_index, torch_backend
 from envspec.importers.project import Project, not_included, written_value
 from envspec.importers.python_locks import PYTHONS, holds
 from envspec.importers.toml_lines import items_of, several_of, text_of, texts_of
 from envspec.importers.types import Clue, Outcome, Source
-from envspec.importers.unsupported import note_unsupported
 from envspec.models import Platform
 from envspec.names import normalised
 from envspec.spec.dates import Age, read_as_of, time_text
@@ -96,20 +95,11 @@ def _read_key(project: Project, key: str, value: Any) -> LineVerdict:
         return LineVerdict(Outcome.TRANSLATED, "[pip.build] packages: built if a release has no wheel")
     backend = value if key == "torch-backend" else table_of(value).get("torch-backend")
     if isinstance(backend, str):
-        return _backend(project, backend, by)
+        return torch_backend(backend, by, project.imported)
     if key == "default-groups":
         listed = ", ".join(map(str, several_of(value)))
         return LineVerdict(Outcome.TRANSLATED, f"included with --group {listed}")
     return _KEYS.get(key, LineVerdict(Outcome.NOT_UNDERSTOOD, "it is not a setting of uv that is read"))
-
-
-def _backend(project: Project, backend: str, by: Source) -> LineVerdict:
-    """`torch-backend`, also of [tool.uv.pip]."""
-    if cuda := cuda_of(backend):
-        add_cuda(cuda, by, project.imported, "torch-backend of uv")
-        return LineVerdict(Outcome.TRANSLATED, f"[cuda] version = {cuda}")
-    note_unsupported(project.imported, f"/{backend}", by)
-    return LineVerdict(Outcome.REFUSED, "write [cuda] version")
 
 
 def _exclude_newer(project: Project, value: str, by: Source) -> LineVerdict:

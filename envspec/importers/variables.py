@@ -9,10 +9,9 @@ from typing import Final
 
 from envspec.facts.gpu import ComputeCapability
 from envspec.importers.conda_specs import add_variable
-from envspec.importers.pip import add_cuda
+from envspec.importers.pip import torch_backend
 from envspec.importers.requirements import add_line
 from envspec.importers.types import Clue, Import, NamedLines, Outcome, Source
-from envspec.importers.unsupported import note_unsupported
 
 #: Names in TORCH_CUDA_ARCH_LIST. Source: torch/utils/cpp_extension.py, _get_cuda_arch_flags.
 ARCHITECTURES: Final = {
@@ -135,22 +134,14 @@ def gpus_of(architectures: str, source: Source, text: str, imported: Import) -> 
         imported.add(source, text, Outcome.TRANSLATED, f"[cuda] gpus: {', '.join(dict.fromkeys(found))}")
 
 
-def torch_backend(value: str, source: Source, text: str, imported: Import) -> None:
-    """`cu128`, as uv's `--torch-backend` and UV_TORCH_BACKEND have it."""
-    if found := re.fullmatch(r"cu(\d+)(\d)", value):
-        cuda = f"{found[1]}.{found[2]}"
-        add_cuda(cuda, source, imported, text)
-        imported.add(source, text, Outcome.TRANSLATED, f"[cuda] version {cuda}")
-    elif note_unsupported(imported, f"/{value}", source):
-        imported.add(source, text, Outcome.REFUSED, "write [cuda] version")
-    else:
-        imported.add(source, text, Outcome.TRANSLATED, "torch's build follows from [cuda]")
+def _backend(value: str, source: Source, text: str, imported: Import) -> None:
+    imported.add(source, text, *torch_backend(value, source, imported))
 
 
 #: Variables whose value decides more than an environment: name -> what reads it.
 READ: Final[dict[str, Callable[[str, Source, str, Import], None]]] = {
     "TORCH_CUDA_ARCH_LIST": gpus_of,
-    "UV_TORCH_BACKEND": torch_backend,
+    "UV_TORCH_BACKEND": _backend,
     "PYTHONPATH": python_path,
     "LD_LIBRARY_PATH": library_path,
 }

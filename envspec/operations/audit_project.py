@@ -43,8 +43,7 @@ from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url
 from envspec.io.store import Store, StoredPage
 from envspec.io.tasks import run_interruptible
-from envspec.models import DEFAULT_INDEX, SPEC, Platform, Python, Resolution, Target
-from envspec.names import normalised
+from envspec.models import DEFAULT_INDEX, Platform, Python, Resolution, Target
 from envspec.resolve import cache, resolver
 from envspec.resolve.pypi.index.client import IndexClient
 from envspec.resolve.pypi.index.page import PageListing, parse_page
@@ -53,6 +52,7 @@ from envspec.resolve.pypi.index.selection import own_files
 from envspec.resolve.pypi.resolve import resolve_all
 from envspec.resolve.pypi.types import Bound, BoundKind, PypiRequest, TargetRequest
 from envspec.spec.conda import name_of
+from envspec.spec.pip_lines import name_in
 from envspec.spec.requirements import Requirement, RequirementKind, read_constraint, read_override, read_requirement
 from envspec.spec.targets import MACOS, marker_environment, wheel_tags
 
@@ -123,7 +123,7 @@ def audit_project(request: AuditRequest, context: Context) -> AuditReport:
     not_run: list[SkippedCheck] = []
     for folder in _projects(request.root, request.sources):
         not_run += _unread_files(folder, imports)
-    found: list[Finding] = []
+    found: dict[tuple[object, ...], Finding] = {}
     examined: list[str] = []
     files: list[str] = []
     pythons: list[str] = []
@@ -132,8 +132,8 @@ def audit_project(request: AuditRequest, context: Context) -> AuditReport:
             audit = run_interruptible(_audit(request, imported, facts, store, context, as_of))
             findings, missing, checks = examine(audit)
             for finding in findings:
-                if not any(map(finding.is_same, found)):
-                    found.append(finding)
+                # A line can be part of several environments.
+                found.setdefault((finding.rule.code, finding.source, finding.what), finding)
             where = f"{audit.top.file}: " if len(imports) > 1 else ""
             for skipped in missing:
                 not_run.append(skipped._replace(what=f"{where}{skipped.what}"))
@@ -142,7 +142,7 @@ def audit_project(request: AuditRequest, context: Context) -> AuditReport:
             assumed = " (assumed)" if audit.is_python_assumed else ""
             pythons.append(f"{audit.target.python.series}{assumed}")
         store.save()
-    wanted = [each for each in worst_first(found) if not _is_ignored(each, request, imports[0])]
+    wanted = [each for each in worst_first(found.values()) if not _is_ignored(each, request, imports[0])]
     return AuditReport(
         findings=tuple(wanted),
         not_run=tuple(not_run),
@@ -361,14 +361,9 @@ def _source_of(requirement: Requirement, lines: Sequence[DraftRequirement]) -> S
         if each.text == requirement.text:
             return each.source
     for each in lines:
-        if _name_of(each) == requirement.name:
+        if name_in(each.text) == requirement.name:
             return each.source
     return _OPTION
-
-
-def _name_of(line: DraftRequirement) -> str:
-    found = re.match(r"[\w.-]+", line.text)
-    return normalised(found[0]) if found else ""
 
 
 def _overrides(
@@ -487,7 +482,7 @@ def _with_resolution(audit: Audit, resolved: Sequence[Required], resolution: Res
         )
     has_projects = any(each.project is not None for each in audit.draft.dependencies)
     is_partial = has_projects or len(left_out) > len(audit.left_out)
-    taken = {each.name: Taken.of(each, SPEC) for each in resolution.packages}
+    taken = {each.name: Taken.of(each) for each in resolution.packages}
     return replace(audit, taken=taken, is_partial=is_partial, left_out=tuple(left_out))
 
 

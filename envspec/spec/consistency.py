@@ -403,10 +403,7 @@ def overlap(one: str, other: str) -> bool:
 
 
 def _cuda_without_platform(data: Document) -> Iterator[Found]:
-    platforms = get(data, "env", "platforms")
-    if not isinstance(get(data, "cuda"), Mapping) or not isinstance(platforms, list) or not platforms:
-        return
-    if all(platform == "osx-arm64" for platform in platforms):
+    if isinstance(get(data, "cuda"), Mapping) and _platforms(data) == {Platform.OSX_ARM64}:
         yield (
             ("cuda",),
             "[cuda] applies to no platform: macOS has no CUDA",

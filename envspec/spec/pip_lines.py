@@ -12,6 +12,7 @@ from envspec import documents
 from envspec.credentials import without_credentials
 from envspec.escaping import blanked
 from envspec.facts import load_facts
+from envspec.names import normalised
 from envspec.origins import PYTORCH, PYTORCH_PAGES
 from envspec.spec.errors import BadValue, quoted
 
@@ -80,6 +81,12 @@ def option_of(text: str) -> tuple[str, str]:
     if match is None:
         return "", ""
     return match[1] or _SHORT.get(match[2], match[2]), match[3].strip().strip("\"'")
+
+
+def name_in(text: str) -> str:
+    """The normalised name that a requirement begins with; empty if it begins with none."""
+    found = re.match(rf"\s*({NAME})", text)
+    return normalised(found[1]) if found else ""
 
 
 #: What replaces other options.

@@ -158,13 +158,13 @@ def _conda(spec: Spec, platform: Platform, pythons: Mapping[Platform, str]) -> t
             f"the solved conda packages have no Python for {platform.value}",
             hint=f"`env.python` is {spec.env.python}: check that a channel in `conda.channels` has it",
         )
-    return _stated(version, "conda", reason("python-of-conda"), "conda", platform)
+    return _chosen(Python(version, "conda"), [reason("python-of-conda")], f"{_SPEC}: conda", platform)
 
 
 def _python(spec: Spec, facts: Facts, platform: Platform, time: datetime | None) -> tuple[Python, Decision]:
     env, of_base = spec.env, spec.image.python
     if of_base and platform.is_linux:
-        return _stated(of_base, "base", reason("python-of-base"), "image.python", platform)
+        return _chosen(Python(of_base, "base"), [reason("python-of-base")], f"{_SPEC}: image.python", platform)
     if env.python_source is PythonSource.SYSTEM and platform.is_linux:
         return _system(spec, facts, platform)
     newest = facts.newest_python(env.python_series)
@@ -177,7 +177,7 @@ def _python(spec: Spec, facts: Facts, platform: Platform, time: datetime | None)
     exact = env.exact_python or of_base
     if exact and env.python_source is not PythonSource.STANDALONE:
         key = "env.python" if env.exact_python else "image.python"
-        return _stated(exact, "spec", reason("python-patch-in-spec"), key, platform)
+        return _chosen(Python(exact, "spec"), [reason("python-patch-in-spec")], f"{_SPEC}: {key}", platform)
     return _standalone(spec, facts, platform, time)
 
 
@@ -191,11 +191,11 @@ def _given(spec: Spec, facts: Facts, platform: Platform, found: GivenPython) -> 
         )
     if not found.version:
         why = reason("python-not-stated", place=found.place, python=spec.env.python)
-    return Python(version, source), Decision("python", f"{version} ({source})", (why,), found.place, platform)
+    return _chosen(Python(version, source), [why], found.place, platform)
 
 
-def _stated(version: str, source: str, why: Reason, key: str, platform: Platform) -> tuple[Python, Decision]:
-    return Python(version, source), Decision("python", f"{version} ({source})", (why,), f"{_SPEC}: {key}", platform)
+def _chosen(python: Python, why: Sequence[Reason], source: str, platform: Platform) -> tuple[Python, Decision]:
+    return python, Decision("python", f"{python.version} ({python.source})", tuple(why), source, platform)
 
 
 def _system(spec: Spec, facts: Facts, platform: Platform) -> tuple[Python, Decision]:
@@ -221,33 +221,27 @@ def _system(spec: Spec, facts: Facts, platform: Platform) -> tuple[Python, Decis
             f"which patch of Python {row.python} {os} installs is not known",
             hint="remove `python_source`, or use another `cuda.os`",
         )
-    why = (reason("python-of-system", os=os),)
-    decision = Decision("python", f"{row.python_patch} (system)", why, row.source, platform)
-    return Python(row.python_patch, "system"), decision
+    return _chosen(Python(row.python_patch, "system"), [reason("python-of-system", os=os)], row.source, platform)
 
 
 def _standalone(spec: Spec, facts: Facts, platform: Platform, time: datetime | None) -> tuple[Python, Decision]:
     own = _builds(spec, facts, platform)
     if own:
         row, why = _pick(spec, own, time)
-        python = Python(row.version, "standalone", row.url, row.sha256)
-        return python, Decision("python", f"{row.version} (standalone)", (why,), row.source, platform)
+        return _chosen(Python(row.version, "standalone", row.url, row.sha256), [why], row.source, platform)
     # Without an image, whoever installs the lock brings a Python; which patch is all that the resolution has to know.
     elsewhere = {row.version: row for other in reversed(Platform) for row in _builds(spec, facts, other)}
     needed = platform.is_linux and spec.env.python_source is PythonSource.STANDALONE
     series = facts.python_series.get(spec.env.python)
     if series and not elsewhere and not needed:
         why = reason("python-unbuilt-series", series=series.series)
-        return Python(series.newest, "spec"), Decision(
-            "python", f"{series.newest} (spec)", (why,), series.source, platform
-        )
+        return _chosen(Python(series.newest, "spec"), [why], series.source, platform)
     if needed or not elsewhere:
         raise _unknown(spec, facts, platform)
     row, why = _pick(spec, sorted(elsewhere.values(), key=lambda row: numeric(row.version), reverse=True), time)
     unbuilt = reason("python-unbuilt", platform=platform.value)
     of_other = reason("python-of-platform", (why,), platform=row.platform)
-    decision = Decision("python", f"{row.version} (spec)", (unbuilt, of_other), row.source, platform)
-    return Python(row.version, "spec"), decision
+    return _chosen(Python(row.version, "spec"), [unbuilt, of_other], row.source, platform)
 
 
 def _builds(spec: Spec, facts: Facts, platform: Platform) -> list[PythonRow]:

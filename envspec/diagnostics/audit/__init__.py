@@ -58,7 +58,7 @@ def _rules() -> dict[str, Rule]:
 RULES: Final = _rules()
 
 
-def examine(audit: Audit) -> tuple[tuple[Finding, ...], tuple[SkippedCheck, ...], tuple[str, ...]]:
+def examine(audit: Audit) -> tuple[list[Finding], list[SkippedCheck], list[str]]:
     """All findings; what was not run; and the names of the checks that ran."""
     has = {
         Need.PAGES: audit.pages is not None,
@@ -66,17 +66,16 @@ def examine(audit: Audit) -> tuple[tuple[Finding, ...], tuple[SkippedCheck, ...]
         Need.GPUS: bool(audit.gpus),
         Need.DRIVER: audit.driver is not None,
     }
-    found: dict[tuple[object, ...], Finding] = {}
+    found: list[Finding] = []
     not_run = list(audit.left_out)
     examined = []
     for check in CHECKS:
         if check.need is not None and not has[check.need]:
             not_run.append(SkippedCheck(check.name, check.need.value))
-            continue
-        examined.append(check.name)
-        for each in check.find(audit):
-            found.setdefault((each.rule.code, each.source, each.what), each)
-    return tuple(found.values()), tuple(not_run), tuple(examined)
+        else:
+            examined.append(check.name)
+            found += check.find(audit)
+    return found, not_run, examined
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:

@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from envspec.facts.tables import Facts, GpuRow, TorchRelease
 from envspec.importers.types import Clue, Draft, LedgerEntry, Source
-from envspec.models import CudaVersion, Package, Platform, Target
+from envspec.models import SPEC, CudaVersion, Package, Platform, Target
 from envspec.resolve.pypi.index.page import PageListing
 from envspec.spec.requirements import Requirement
 
@@ -52,10 +52,6 @@ class Finding:
     why: str
     fact: str
     todo: str
-
-    def is_same(self, other: Finding) -> bool:
-        """Whether both report one thing: a line can be part of several environments."""
-        return (self.rule, self.source, self.what) == (other.rule, other.source, other.what)
 
 
 class SkippedCheck(NamedTuple):
@@ -106,16 +102,11 @@ class Taken(NamedTuple):
     required_by: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, package: Package, project: str) -> Taken:
-        """project: how the package's `required_by` names what the sources require."""
-        by: list[str] = []
-        for each in package.required_by:
-            name = each.name
-            if name == project:
-                name = ""
-            if name not in by:
-                by.append(name)
-        return cls(package.name, package.version, package.file.filename, package.file.size_bytes, tuple(by))
+    def of(cls, package: Package) -> Taken:
+        """The release of a resolution."""
+        names = dict.fromkeys(each.name for each in package.required_by)
+        by = tuple("" if name == SPEC else name for name in names)
+        return cls(package.name, package.version, package.file.filename, package.file.size_bytes, by)
 
     @property
     def is_sdist(self) -> bool:
