@@ -35,6 +35,8 @@ _PINNED: Final = re.compile(
 )
 #: Packages of one platform, one of which each of its environments with Python has.
 _PLATFORM: Final = re.compile(r"ld_impl_(linux-64|linux-aarch64)$|^ucrt$")
+#: Of Windows alone, and in each of its environments.
+_OF_WINDOWS: Final = re.compile(r"^(?:.*::)?(?:ucrt|vs2015_runtime)=")
 #: Libraries that nobody lists by hand: several of them in a list without builds show that a program wrote it.
 _RUNTIME: Final = frozenset(
     {"_libgcc_mutex", "bzip2", "ca-certificates", "libffi", "libgcc", "libgcc-ng", "ncurses", "openssl", "readline"}
@@ -116,7 +118,7 @@ def _dependencies(imported: Import, source: Source, value: Value, folder: Path) 
     check_count(source.file, len(value.items))
     is_exported = _is_exported(texts)
     # What was exported on Windows is for Linux, unless the user wants Windows: there is no CUDA image of Windows.
-    is_moved = is_exported and WINDOWS not in imported.platforms and any(map(_is_of_windows, texts))
+    is_moved = is_exported and WINDOWS not in imported.platforms and any(map(_OF_WINDOWS.search, texts))
     for item in value.items:
         where = Source(source.file, item.line)
         platforms = _selected(item.comment, imported)
@@ -134,10 +136,6 @@ def _dependencies(imported: Import, source: Source, value: Value, folder: Path) 
             add_requirement(imported, where, item.text, platforms or ())
     if value.keys or value.text:
         imported.add(source, f"dependencies: {value.shown()}", Outcome.NOT_UNDERSTOOD, "not a list")
-
-
-def _is_of_windows(text: str) -> bool:
-    return bool(re.match(r"(?:ucrt|vs2015_runtime)=", text.rpartition("::")[2]))
 
 
 def _is_exported(specs: list[str]) -> bool:

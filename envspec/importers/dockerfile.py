@@ -134,7 +134,7 @@ def _sort_contexts(contexts: Sequence[Path], stages: Sequence[_Stage]) -> tuple[
             given, words = flags_of(each)
             if "from" not in given:
                 copied.update(words[:-1])
-    names = [[word] for word in copied if _is_name(word)]
+    names = [[word] for word in copied if _NAME.fullmatch(word)]
     if not copied.isdisjoint((".", "./", "/")):
         names.append(_PROJECT_FILES)
 
@@ -148,12 +148,10 @@ def _sort_contexts(contexts: Sequence[Path], stages: Sequence[_Stage]) -> tuple[
     return tuple(sorted(dict.fromkeys(contexts), key=count_missing))
 
 
+#: Of a file or a folder.
+_NAME: Final = re.compile(r"(?!\.\.?/?$)[\w./-]{1,500}", re.ASCII)
 #: One of them is in a folder that is copied as a whole.
 _PROJECT_FILES: Final = ["pyproject.toml", "setup.py", "requirements.txt", "environment.yml"]
-
-
-def _is_name(word: str) -> bool:
-    return bool(re.fullmatch(r"(?!\.\.?/?$)[\w./-]{1,500}", word, re.ASCII))
 
 
 def _stages(

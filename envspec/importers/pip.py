@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from enum import Enum
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -65,7 +65,9 @@ def add_requirement(
     is_lossy = any(option_of(each.strip())[0] != "hash" for each in options)
     reasons = [*notes]
     if options:
-        reasons.append(_reason_of(options) if is_lossy else "the lock has the hash of every file")
+        names = [each.strip().partition("=")[0] for each in options]
+        loss = f"without {', '.join(names)}: {_OTHERS_OF_A_LINE}"
+        reasons.append(loss if is_lossy else "the lock has the hash of every file")
     try:
         read, project, more = _read(bare.strip(), folder)
         if use is Use.CONSTRAINTS:
@@ -90,11 +92,6 @@ def add_requirement(
     elif not reasons and requirement.text == text:
         outcome = Outcome.KEPT
     return LineVerdict(outcome, "; ".join(reasons))
-
-
-def _reason_of(options: Sequence[str]) -> str:
-    names = [each.strip().partition("=")[0] for each in options]
-    return f"without {', '.join(names)}: {_OTHERS_OF_A_LINE}"
 
 
 def _prefer(requirement: Requirement, imported: Import) -> str:

@@ -50,18 +50,15 @@ def read_poetry(project: Project) -> None:
 def _read_items(project: Project, path: tuple[str, ...], group: str) -> None:
     for name, value in project.file.table(*path).items():
         if name == "python":
-            _read_python(project, value, (*path, name))
+            try:
+                project.python(specifier_of(str(value)), (*path, name), f'python = "{value}"')
+            except BadValue as error:
+                verdict = LineVerdict(Outcome.REFUSED, f"{error}; {error.hint}")
+                project.add((*path, name), f"python = {written_value(value)}", verdict)
         elif reason := _why_not_included(project, name, value, group):
             project.note((*path, name), f"{name} = {written_value(value)}", reason)
         else:
             _read_item(project, name, value, (*path, name))
-
-
-def _read_python(project: Project, value: Any, path: KeyPath) -> None:
-    try:
-        project.python(specifier_of(str(value)), path, f'python = "{value}"')
-    except BadValue as error:
-        project.add(path, f"python = {written_value(value)}", LineVerdict(Outcome.REFUSED, f"{error}; {error.hint}"))
 
 
 def _why_not_included(project: Project, name: str, value: Any, group: str) -> str:

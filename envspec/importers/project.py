@@ -243,7 +243,12 @@ class Project:
         return list(by_platform.values())
 
     def _own_sources(self, name: str, extra: str, group: str) -> list[Mapping[str, Any]]:
-        return [each for each in self.sources_named(name) if _is_of(each, extra, group)]
+        """The rows of [tool.uv.sources] for a normalised name in the list of an extra or a group."""
+        for key, value in self.file.table("tool", "uv", "sources").items():
+            if normalised(key) == name:
+                rows = [each for each in several_of(value) if isinstance(each, Mapping)]
+                return [each for each in rows if _is_of(each, extra, group)]
+        return []
 
     def _sources_of_poetry(self, name: str) -> Iterator[Mapping[str, Any]]:
         """Of Poetry 2, if [project] has the requirement: tables that say where it comes from."""
@@ -254,13 +259,6 @@ class Project:
                 marker = without_extras(text_of(table, "markers"), self.extras)
                 if isinstance(table, Mapping) and marker is not None:
                     yield {**table, "marker": marker}
-
-    def sources_named(self, name: str) -> list[Mapping[str, Any]]:
-        """The rows of [tool.uv.sources] for a normalised name."""
-        for key, value in self.file.table("tool", "uv", "sources").items():
-            if normalised(key) == name:
-                return [each for each in several_of(value) if isinstance(each, Mapping)]
-        return []
 
     def holds_on(self, marker: str, platform: str) -> bool:
         """Whether a marker holds on a platform with a Python that the project can have."""

@@ -101,7 +101,8 @@ def _read_members(project: Project) -> None:
         more = _with_named(member, extras) - member.extras
         member.extras |= more
         if is_new:
-            _read_own(member)
+            for at, text in enumerate(list_of(member.file.data, "project", "dependencies")):
+                member.required_by_wheel(text, ("project", "dependencies", at))
         _read_more(member, more)
         waiting += member.locals
         member.locals.clear()
@@ -118,11 +119,6 @@ def _member(project: Project, folder: Path) -> Project:
     file = TomlFile(folder / PYPROJECT, project.imported)
     workspace = root if is_member else None
     return Project(file, project.imported, frozenset(), frozenset(), workspace, is_required=True)
-
-
-def _read_own(member: Project) -> None:
-    for at, text in enumerate(list_of(member.file.data, "project", "dependencies")):
-        member.required_by_wheel(text, ("project", "dependencies", at))
 
 
 def _read_more(member: Project, extras: frozenset[str]) -> None:

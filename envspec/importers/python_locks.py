@@ -101,7 +101,10 @@ def read_uv_lock(
         for table, by in file.tables("package"):
             if _is_root(table_of(table, "source")):
                 _requires_dist(table, by, path.parent, imported)
-    projects = [member] if member else _roots(file)
+    projects = [member]
+    if not member:
+        tables = [table for table, _ in file.tables("package") if _is_root(table_of(table, "source"))]
+        projects = [text_of(table, "name") for table in tables]
     exclusive = _exclusive_extras({**members, **dict.fromkeys(projects, extras)}, projects, groups)
     packages = _packages(file, lambda table, by: _uv_package(table, by, imported, exclusive))
     if not projects:
@@ -233,11 +236,6 @@ def _clue_python(file: TomlFile, imported: Import, python: str) -> None:
 
 def _is_root(source: Mapping[str, Any]) -> bool:
     return "." in (source.get("editable"), source.get("virtual"), source.get("directory"))
-
-
-def _roots(file: TomlFile) -> list[str]:
-    """Names of the projects whose lock it is."""
-    return [text_of(table, "name") for table, _ in file.tables("package") if _is_root(table_of(table, "source"))]
 
 
 def _reached(
@@ -472,7 +470,10 @@ def _add(
         imported.draft.unread_indexes.append(mirror)
         packages = [replace(each, index="") if each.index == mirror else each for each in packages]
     pythons = python_versions(imported)
-    for name, several in _group_by_name(packages).items():
+    by_name: dict[str, list[LockedPackage]] = {}
+    for each in packages:
+        by_name.setdefault(each.name, []).append(each)
+    for name, several in by_name.items():
         releases = taken.get(name, ())
         required = [each for each in several if (each.version, each.index or mirror) in releases]
         chosen, why = choice(several, pythons)
@@ -496,13 +497,6 @@ def _add(
                 note_locked(package, imported, installed)
                 reason = _prefer(package, imported) + why
             imported.add(package.by, f"{package.name} {package.version}".strip(), outcome, reason)
-
-
-def _group_by_name(packages: Iterable[LockedPackage]) -> dict[str, list[LockedPackage]]:
-    by_name: dict[str, list[LockedPackage]] = {}
-    for each in packages:
-        by_name.setdefault(each.name, []).append(each)
-    return by_name
 
 
 def note_locked(

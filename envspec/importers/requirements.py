@@ -78,11 +78,6 @@ def read_requirements(path: Path, imported: Import) -> None:
             _add(compiled, lines, imported, Use.VERSIONS)
 
 
-def read_constraints(path: Path, imported: Import) -> None:
-    """Read a file of constraints, as `-c` names it."""
-    _read(path, imported, Use.CONSTRAINTS)
-
-
 def add_line(
     text: str, by: Source, imported: Import, folder: Path, use: Use = Use.DEPENDENCIES, shown: str = ""
 ) -> None:
@@ -140,7 +135,7 @@ def _include(text: str, name: str, value: str, by: Source, imported: Import, fol
         imported.add(by, text, Outcome.TRANSLATED, f"[pip] constraints: the lines of {shown}")
         # What was read as requirements is bounded by them already.
         if not any(entry.source.file == shown for entry in imported.ledger):
-            read_constraints(path, imported)
+            _read(path, imported, Use.CONSTRAINTS)
 
 
 def _read(path: Path, imported: Import, use: Use) -> None:

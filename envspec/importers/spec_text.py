@@ -196,7 +196,10 @@ class _SpecWriter:
             if replaced is None:
                 lines.setdefault(requirement.text, requirement)
                 continue
-            self._note_replaced(line, replaced)
+            reason = "removed by the overrides: it applies nowhere"
+            if replaced:
+                reason = f"as {', '.join(replaced)}, by the overrides"
+            self._correct(line.source, Outcome.TRANSLATED, reason)
             for text in replaced:
                 lines.setdefault(text, read_requirement(text))
         waiting, kept = list(lines.values()), list[Requirement]()
@@ -206,13 +209,6 @@ class _SpecWriter:
             if not is_implied(each, [*kept, *waiting]):
                 kept.append(each)
         return kept
-
-    def _note_replaced(self, line: DraftRequirement, texts: Sequence[str]) -> None:
-        """Say in the ledger what an override made of a requirement of the project."""
-        reason = "removed by the overrides: it applies nowhere"
-        if texts:
-            reason = f"as {', '.join(texts)}, by the overrides"
-        self._correct(line.source, Outcome.TRANSLATED, reason)
 
     def _refuse(self, line: DraftRequirement | DraftIndex, why: str) -> None:
         """Refuse a line that its importer could translate, and a spec can't have."""
@@ -292,7 +288,7 @@ class _SpecWriter:
         clues = [each for each in self._draft.pythons if _is_valid(SpecifierSet, each.value)]
         allowed = list(PYTHON_SERIES)
         for clue in clues:
-            allowed = [series for series in allowed if _allows(SpecifierSet(clue.value), series)]
+            allowed = [series for series in allowed if allows(SpecifierSet(clue.value), series)]
         allowed = allowed or list(PYTHON_SERIES)
         chosen = allowed[0]
         why = "; ".join(dict.fromkeys(each.why for each in clues)) or "no source names a Python version"
@@ -335,7 +331,8 @@ class _SpecWriter:
                 yield text
                 continue
             self._refuse(each, "which packages come from it is not known: the spec has its [[pip.index]] as a comment")
-            yield f"\n# Keep the packages that the default index does not have, and activate it:{_commented(text)}"
+            lines = "".join(f"# {line}\n" for line in text.strip().split("\n"))
+            yield f"\n# Keep the packages that the default index does not have, and activate it:\n{lines}"
 
     def _has_conda(self) -> bool:
         """Whether the spec has packages of conda: pip alone is in an environment.yml to install the others."""
@@ -382,7 +379,7 @@ def _is_valid(read: Callable[[str], object], text: str) -> bool:
     return True
 
 
-def _allows(bounds: SpecifierSet, series: str) -> bool:
+def allows(bounds: SpecifierSet, series: str) -> bool:
     """Whether a specifier allows an early or a late patch of a series."""
     return bounds.contains(f"{series}.0") or bounds.contains(f"{series}.9")
 
@@ -398,10 +395,6 @@ def _table(name: str, values: Mapping[str, Value], *, is_array: bool = False) ->
         return ""
     header = f"[[{name}]]" if is_array else f"[{name}]"
     return f"\n{header}\n{''.join(lines)}"
-
-
-def _commented(text: str) -> str:
-    return "\n" + "".join(f"# {line}\n" for line in text.strip().splitlines())
 
 
 def _value(value: Value) -> str:

@@ -160,7 +160,8 @@ def read_sources(project: Project) -> None:
             path: KeyPath = ("tool", "uv", "sources", name)
             if isinstance(value, list):
                 path = (*path, at)
-            written, is_used = f"{name} = {written_value(source)}", _is_used(project, name, source)
+            written = f"{name} = {written_value(source)}"
+            is_used = any(each is source for each in project.used.get(normalised(name), []))
             project.note(path, written, _source_reason(project, name, source, is_used=is_used))
             if is_used and text_of(source, "git") and not _lock_of(project).is_file():
                 reason = f"if {name} has [tool.uv.sources] of its own, they are not read: add its indexes to the spec"
@@ -197,10 +198,6 @@ def _read_indexes(project: Project) -> None:
 
 def _lock_of(project: Project) -> Path:
     return (project.workspace or project).file.path.with_name("uv.lock")
-
-
-def _is_used(project: Project, name: str, source: Any) -> bool:
-    return any(each is source for each in project.used.get(normalised(name), []))
 
 
 def _source_reason(project: Project, name: str, source: Any, *, is_used: bool) -> str:

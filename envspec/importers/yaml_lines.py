@@ -126,7 +126,8 @@ class _Builder:
             elif isinstance(event, yaml.AliasEvent):
                 if event.anchor not in self._anchors:
                     raise _Refused(line, f"the alias *{event.anchor} has no value before it")
-                self._complete(*self._repeated(event.anchor, line))
+                value, size, depth = self._anchors[event.anchor]
+                self._complete(Value(line, value.text, value.items, value.keys), None, size, depth)
             elif isinstance(event, (yaml.SequenceStartEvent, yaml.MappingStartEvent)):
                 if len(self._open) == MAX_DEPTH:
                     raise _Refused(line, f"more than {MAX_DEPTH} lists and mappings within each other")
@@ -136,10 +137,6 @@ class _Builder:
                 value = Value(done.line, items=tuple(done.items), keys=done.keys)
                 self._complete(value, done.anchor, done.size, done.depth)
         return self._root or Value(1)
-
-    def _repeated(self, anchor: str, line: int) -> tuple[Value, None, int, int]:
-        value, size, depth = self._anchors[anchor]
-        return Value(line, value.text, value.items, value.keys), None, size, depth
 
     def _scalar(self, event: yaml.ScalarEvent, line: int) -> Value:
         text = "" if not event.style and event.value in _NULL else event.value

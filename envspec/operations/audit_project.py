@@ -37,7 +37,7 @@ from envspec.facts.torch import NoSuchBuild
 from envspec.importers import known_importer, new_import, sources_in
 from envspec.importers.prefix import is_environment
 from envspec.importers.python_locks import python_versions
-from envspec.importers.spec_text import spec_of
+from envspec.importers.spec_text import allows, spec_of
 from envspec.importers.types import PYTHON_SERIES, Choices, Clue, DraftRequirement, Import, Source
 from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url
@@ -294,14 +294,9 @@ def _old_python(imported: Import) -> str:
         if bound is not None:
             bounds.append(bound)
     for series in (*PYTHON_SERIES, *_OLD_PYTHONS):
-        if all(_may_be_in(bound, series) for bound in bounds):
+        if all(allows(bound, series) for bound in bounds):
             return series if series in _OLD_PYTHONS else ""
     return ""
-
-
-def _may_be_in(bound: SpecifierSet, series: str) -> bool:
-    """Whether an early or a late release of a series is within a bound."""
-    return bound.contains(f"{series}.0") or bound.contains(f"{series}.9")
 
 
 def _draft_audit(request: AuditRequest, imported: Import, python: str, facts: Facts, now: datetime) -> Audit:

@@ -75,7 +75,11 @@ def _check_address(text: str) -> None:
         host, is_valid = None, False
         parts = urlsplit("")
     if parts.scheme == "file":
-        _check_file(text, parts.netloc, parts.path)
+        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+            raise BadValue(
+                f"{_quoted_channel(text)} is not the address of a folder",
+                'three slashes and the whole path: "file:///srv/channel"',
+            )
     elif parts.scheme not in ("http", "https") or not host or not is_valid:
         raise BadValue(
             f"{_quoted_channel(text)} is not the address of a channel",
@@ -93,14 +97,6 @@ def _check_address(text: str) -> None:
             "write a slash of a password as `%2F`, and an `@` of a path as `%40`",
         )
     _check_variables(text)
-
-
-def _check_file(text: str, host: str, path: str) -> None:
-    if host not in ("", "localhost") or not path.startswith("/"):
-        raise BadValue(
-            f"{_quoted_channel(text)} is not the address of a folder",
-            'three slashes and the whole path: "file:///srv/channel"',
-        )
 
 
 def _check_variables(text: str) -> None:

@@ -371,7 +371,8 @@ def _index_patterns(data: Document) -> Iterator[Found]:
         own = list(readable(read_pattern, items(table, str, "packages")))
         for position, pattern in own:
             for other_at, other in seen:
-                if _clash(pattern, other):
+                # A plain name goes before a pattern: that pair decides itself.
+                if ("*" in pattern) == ("*" in other) and overlap(pattern, other):
                     yield (
                         ("pip", "index", at, "packages", position),
                         f"{quoted(pattern)} and {quoted(other)} of index [{other_at}] match the same names",
@@ -379,11 +380,6 @@ def _index_patterns(data: Document) -> Iterator[Found]:
                     )
                     break
         seen += [(at, pattern) for _, pattern in own]
-
-
-def _clash(one: str, other: str) -> bool:
-    """Whether one name can come from both; a plain name goes before a pattern, so that pair decides itself."""
-    return ("*" in one) == ("*" in other) and overlap(one, other)
 
 
 def overlap(one: str, other: str) -> bool:

@@ -111,7 +111,14 @@ def _refuse_other_documents(data: Mapping[str, Any], where: str, positions: Posi
     root = root_of(Path(where))
     misplaced = [key for key in data if root and key in _TABLES]
     if misplaced:
-        raise SpecError(_misplaced(where, positions, key, root) for key in misplaced)
+        below = ".".join(root)
+        raise SpecError(
+            Problem(
+                *(where, positions.line((key,)), key, f"belongs below [{below}]"),
+                hint=f"write [{below}.{key}], and the same for tables in it",
+            )
+            for key in misplaced
+        )
     if "input_sha256" in data:
         named = ""
         if isinstance(own := data.get("spec"), str):
@@ -165,11 +172,6 @@ class _Places:
 #: The tables of a spec, and the header of one in a text.
 _TABLES: Final = tuple(Spec.model_fields)
 _HEADER: Final = re.compile(rf"(\[{{1,2}})((?:{'|'.join(_TABLES)})[.\]])")
-
-
-def _misplaced(where: str, positions: Positions, key: str, root: tuple[str, ...]) -> Problem:
-    hint = f"write [{'.'.join((*root, key))}], and the same for tables in it"
-    return Problem(where, positions.line((key,)), key, f"belongs below [{'.'.join(root)}]", hint)
 
 
 def spec_error(
@@ -277,21 +279,18 @@ def _syntax(error: ValueError, text: str, where: str) -> Problem:
 def _validated(
     data: dict[str, Any], written: Callable[[KeyPath], str | None]
 ) -> tuple[Spec | None, list[tuple[KeyPath, BadValue]]]:
+    form = Spec
+    if "facts" in data:
+        from envspec.spec.fact_rows import SpecWithFacts
+
+        form = SpecWithFacts
     try:
-        return _form(data).model_validate(data), []
+        return form.model_validate(data), []
     except ValidationError as error:
         # Both know the form of every fact, which only few specs need.
         from envspec.spec.error_messages import problems_of
 
         return None, problems_of([dict(found) for found in error.errors(include_url=False)], written)
-
-
-def _form(data: dict[str, Any]) -> type[Spec]:
-    if "facts" not in data:
-        return Spec
-    from envspec.spec.fact_rows import SpecWithFacts
-
-    return SpecWithFacts
 
 
 def _whole(where: str, found: str, hint: str) -> SpecError:

@@ -173,7 +173,12 @@ def project_name(folder: Path) -> str | None:
     """The name of a project, by its pyproject.toml, setup.cfg or setup.py, else the folder's; None if that can't name
     one.
     """
-    for read in (_pyproject_name, _setup_cfg_name, _setup_py_name, _folder_name):
+    for read in (
+        _pyproject_name,
+        lambda folder: setup_cfg(folder, "metadata", "name"),
+        _setup_py_name,
+        lambda folder: folder.resolve().name,
+    ):
         name = read(folder)
         if isinstance(name, str) and re.fullmatch(NAME, name):
             return name
@@ -190,14 +195,6 @@ def _pyproject_name(folder: Path) -> object:
         if "name" in table:
             return table["name"]
     return None
-
-
-def _setup_cfg_name(folder: Path) -> object:
-    return setup_cfg(folder, "metadata", "name")
-
-
-def _folder_name(folder: Path) -> object:
-    return folder.resolve().name
 
 
 def setup_cfg(folder: Path, section: str, key: str) -> str | None:

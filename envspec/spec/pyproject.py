@@ -267,7 +267,9 @@ class _Reader:
                 continue
             uv = table_of(data, "tool", "uv")
             for source in _sources_of(name, uv):
-                if _applies(source, place) and not _is_pytorch(source, uv, name):
+                # A spec takes the torch family from PyTorch's index as [cuda] requires.
+                is_pytorch = name in INDEX_FAMILY and PYTORCH_PAGES.match(_url_of(source, uv))
+                if _applies(source, place) and not is_pytorch:
                     why = f"uv gets {name} from elsewhere ([tool.uv.sources]), and a spec has to list that itself"
                     self.refuse(place, why, _instead(name, source, uv, folder))
 
@@ -319,19 +321,13 @@ def _applies(source: object, place: Place) -> bool:
     return True
 
 
-def _url_of(source: Mapping[str, Any], uv: Mapping[str, Any]) -> str:
+def _url_of(source: object, uv: Mapping[str, Any]) -> str:
     """The URL of the index that a source names; empty if it names none."""
-    if "index" not in source:
-        return ""
+    name = table_of(source).get("index")
     for index in list_of(uv, "index"):
-        if table_of(index).get("name") == source["index"]:
+        if name is not None and table_of(index).get("name") == name:
             return str(index.get("url", ""))
     return ""
-
-
-def _is_pytorch(source: Mapping[str, Any], uv: Mapping[str, Any], name: str) -> bool:
-    """Whether it is PyTorch's index, which a spec takes the torch family from as [cuda] requires."""
-    return name in INDEX_FAMILY and bool(PYTORCH_PAGES.match(_url_of(source, uv)))
 
 
 def git_address(source: Mapping[str, Any]) -> str:

@@ -236,7 +236,9 @@ def _parsed(text: str) -> Pep508:
     except RecursionError:
         raise BadValue(f"{shown} nests its marker too deeply to read", "make it simpler") from None
     except InvalidRequirement as error:
-        rest = quoted(_unread(error, text))
+        # From where packaging's parser could not go on; all of the text where it does not say.
+        _, end = getattr(error.__cause__, "span", (0, 0))
+        rest = quoted(text[end:].strip())
         # The rest of an address may be that of a password.
         is_shown = rest not in ('""', shown) and not ("://" in text and "@" in rest)
         location = f": it can't be read from {rest} on" if is_shown else ""
@@ -244,12 +246,6 @@ def _parsed(text: str) -> Pep508:
         if meant := corrected(text, is_pep508):
             hint = f"write {meant}"
         raise BadValue(f"{shown} is not a requirement{location}", hint) from None
-
-
-def _unread(error: InvalidRequirement, text: str) -> str:
-    """The rest of the text, from where packaging's parser could not go on; all of it where it does not say."""
-    _, end = getattr(error.__cause__, "span", (0, 0))
-    return text[end:].strip()
 
 
 def is_pep508(text: str) -> bool:

@@ -142,11 +142,11 @@ VARIANT: Final = r"[a-z0-9]+(?:[._-][a-z0-9]+)*"
 
 
 def _read_env_name(text: str) -> str:
-    if re.fullmatch(_ENV_NAME, text) and len(text) <= 64:
+    if (name := env_name(text)) == text:
         return text
     raise BadValue(
         f"{quoted(text)} can't name a folder and an image",
-        f"lower-case letters and digits, joined by `.`, `_` or `-`, 64 at most: `{env_name(text)}`",
+        f"lower-case letters and digits, joined by `.`, `_` or `-`, 64 at most: `{name}`",
     )
 
 
@@ -336,12 +336,6 @@ def _read_project_path(text: str) -> str:
     return path
 
 
-def _read_env_variable(text: str) -> str:
-    if "\0" in text:
-        raise BadValue("contains a NUL character", "no environment can carry it: remove it")
-    return text
-
-
 def _read_build_requirement(text: str) -> Requirement:
     requirement = read_requirement(text)
     if requirement.url is not None:
@@ -455,7 +449,7 @@ VirtualName = Annotated[
 VirtualValue = Annotated[str, OfText(read_virtual_value)]
 Word = Annotated[str, OfText(_read_word)]
 ProjectPath = Annotated[str, OfText(_read_project_path)]
-EnvVariable = Annotated[str, OfText(_read_env_variable)]
+EnvVariable = Annotated[str, matching(r"[^\0]*", "has a NUL character, which no environment can carry", "remove it")]
 VariableName = Annotated[
     str,
     matching(

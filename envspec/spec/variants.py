@@ -89,13 +89,10 @@ class Merged:
         self.document = self._base
         if variant:
             self.document = self._merge((), self._base, self._own)
-            self._add_suffix()
+            env = self.document.get("env")
+            if isinstance(env, Mapping) and isinstance(env.get("name"), str):
+                self.document["env"] = {**env, "name": env["name"] + _suffix(variant)}
         self.unmatched = [at for at, name in enumerate(names) if name not in self._removed]
-
-    def _add_suffix(self) -> None:
-        env = self.document.get("env")
-        if isinstance(env, Mapping) and isinstance(env.get("name"), str):
-            self.document["env"] = {**env, "name": env["name"] + _suffix(self.variant)}
 
     def origin(self, path: KeyPath) -> KeyPath:
         """Where the value at a path is written, in the whole spec."""

@@ -58,7 +58,6 @@ def test_a_source_becomes_what_is_expected(folder: Path) -> None:
     [
         ('"12"', "525.60.13"),
         ('"12.4"', "550.54.14"),
-        ('"12.8.1"', "570.26"),
         ('{ version = "11.8" }', "520.61.05"),
         ('"99.1"', None),
     ],

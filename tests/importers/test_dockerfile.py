@@ -202,7 +202,6 @@ def test_options_with_their_values() -> None:
         ("pytorch/pytorch:2.9.0-cuda12.1-cudnn8-runtime", Outcome.REFUSED, "has builds for CUDA 12.6, 12.8, 13.0"),
         ("pytorch/pytorch:2.3.1-cuda12.1-cudnn9-runtime", Outcome.REFUSED, "the images of torch 2.3.1 have cuDNN 8"),
         ("vllm/vllm-openai:v0.27.1", Outcome.TRANSLATED, "vllm==0.27.1 is required; [env] python 3.12"),
-        ("vllm/vllm-openai:nightly", Outcome.NOT_UNDERSTOOD, "names no version"),
         ("lmsysorg/sglang:v0.4.8.post1-cu126", Outcome.TRANSLATED, "sglang[all]==0.4.8.post1 is required; [cuda]"),
         ("runpod/pytorch:2.1.0-py3.10-cuda11.8.0-devel-ubuntu22.04", Outcome.TRANSLATED, "torch 2.1.0, torchvision"),
         ("runpod/pytorch:1.0.2-cu1281-torch280-ubuntu2404", Outcome.TRANSLATED, "torch 2.8.0"),
@@ -241,11 +240,9 @@ def test_lines_of_a_builder_count_by_what_is_copied_from_it(tmp_path: Path) -> N
     assert (other.dependencies, other.pythons, other.gpus, other.apt) == ([], [], [], [])
 
 
-@pytest.mark.parametrize("line", ["torch>=2.5", "torch", "torchvision"])
-def test_the_torch_of_a_base_image_is_preferred(line: str, tmp_path: Path) -> None:
-    found = dockerfile(
-        tmp_path, f"FROM pytorch/pytorch:2.6.0-cuda12.4-cudnn9-runtime\nRUN pip install '{line}'\n"
-    ).draft
+def test_the_torch_of_a_base_image_is_preferred(tmp_path: Path) -> None:
+    text = "FROM pytorch/pytorch:2.6.0-cuda12.4-cudnn9-runtime\nRUN pip install 'torch>=2.5'\n"
+    found = dockerfile(tmp_path, text).draft
     assert (found.versions["torch"], found.versions["torchvision"]) == ("2.6.0", "0.21.0")
     assert [each.value for each in found.cudas] == ["12.4"]
 
@@ -308,16 +305,13 @@ def test_a_file_that_a_script_writes_is_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "where"),
     [
-        ("if [ -f /x ]; then pip install einops; fi", "in a branch"),
         ("case $X in 1) conda install -y einops;; esac", "in a branch"),
-        ("for p in einops; do pip install $p; done", "in a loop"),
         ("f() { uv sync; }; f", "in a function"),
         ("[ -f /x ] && apt-get install -y git", "after a condition"),
         ("command -v uv || python3 -m pip install uv", "after a condition"),
         ("[ -f /x ] || yum install -y git", "after a condition"),
         ("[ -f /x ] && $PIP install einops", "after a condition"),
         ("[ -f /x ] && bash /s/install.sh", "after a condition"),
-        ("cat > /s.sh <<E\npip install einops\nE", "in a here-document"),
         ("python3 - <<E\nos.system('uv add einops')\nE", "in a here-document"),
         ("cat r.txt | xargs pip install", "installer in this form"),
         ("su user -c 'pip install einops'", "installer in this form"),
@@ -540,11 +534,6 @@ def test_the_python_of_an_image_is_used_unless_something_else_says_which(tmp_pat
         )
     }
     assert [*found.values()] == ["3.10", "3.9", "3.12", "3.11"]
-
-
-def test_a_tag_that_was_never_published_is_known(tmp_path: Path) -> None:
-    found = dockerfile(tmp_path, "FROM pytorch/pytorch:2.9.0-cuda12.1-cudnn8-runtime\n").draft
-    assert [each.value for each in found.unpublished] == ["docker.io/pytorch/pytorch:2.9.0-cuda12.1-cudnn8-runtime"]
 
 
 def test_only_packages_indexes_and_settings_are_losses(tmp_path: Path) -> None:

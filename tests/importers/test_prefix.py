@@ -86,19 +86,6 @@ def test_pip_says_what_was_requested(env: Environment) -> None:
     assert [clue.value for clue in imported.draft.pythons] == ["3.11.7"]
 
 
-def test_installers_that_mark_every_package_say_nothing(env: Environment) -> None:
-    env.add("app", "2.0", ["lib"], "uv", "REQUESTED")
-    env.add("lib", "1.4", [], "uv", "REQUESTED")
-    assert direct(env.read()) == ["app"]
-
-
-def test_packages_that_require_each_other(env: Environment) -> None:
-    env.add("one", requires=["two"], installer="uv")
-    env.add("two", requires=["one", "three"], installer="uv")
-    env.add("three", installer="uv")
-    assert direct(env.read()) == ["one"]
-
-
 def test_requirements_are_those_of_the_environments_python(env: Environment) -> None:
     requires = [
         "old; python_version < '3.9'",
@@ -172,7 +159,6 @@ def test_what_made_the_environment_may_be_required(env: Environment) -> None:
     ("lines", "cudas"),
     [
         ("cuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n", ["12.8"]),
-        ("cuda = '11.7'\nhip = None\n", ["11.7"]),
         ("cuda: Optional[str] = None\nhip: Optional[str] = None\nxpu: Optional[str] = None\n", ["cpu"]),
         ("cuda: Optional[str] = None\nhip: Optional[str] = '6.4.4'\n", []),
         ("raise SystemExit\n", []),
@@ -186,11 +172,6 @@ def test_cuda_of_torchs_build(env: Environment, lines: str, cudas: list[str]) ->
     assert [clue.value for clue in imported.draft.cudas] == cudas
     refused = [each.text for each in imported.ledger if each.outcome is Outcome.REFUSED]
     assert refused == (["torch 2.9.1 for hip 6.4.4"] if "6.4.4" in lines else [])
-
-
-def test_cuda_of_its_libraries(env: Environment) -> None:
-    env.add("nvidia_cuda_runtime_cu12", "12.6.77")
-    assert [clue.value for clue in env.read().draft.cudas] == ["12.6"]
 
 
 def test_the_platform_of_wheels(env: Environment) -> None:

@@ -157,11 +157,6 @@ def test_what_can_not_be_examined(
         audited(tmp_path, context, **options)
 
 
-def test_a_folder_without_sources(context: Context, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="none of the files"):
-        audited(tmp_path, context)
-
-
 def test_a_named_folder_is_examined_like_the_current_one(context: Context, tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()

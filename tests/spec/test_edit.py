@@ -27,7 +27,6 @@ def pip(lines: str) -> str:
     [
         ('dependencies = ["a", "c"]\n', "b>=2", 'dependencies = ["a", "b>=2", "c"]\n'),
         ('dependencies = ["c", "a"]\n', "b", 'dependencies = ["c", "a", "b"]\n'),
-        ('dependencies = ["b"]\n', "a", 'dependencies = ["b", "a"]\n'),
         ("dependencies = []\n", "a", 'dependencies = ["a"]\n'),
         (
             'dependencies = [\n  "a",  # first\n  # of c\n  "c"  # last\n]\n# end\n',
@@ -83,7 +82,6 @@ def test_tables_without_headers_are_edited() -> None:
     ("before", "name", "after", "gone"),
     [
         ('dependencies = ["a", "b", "c"]\n', "b", 'dependencies = ["a", "c"]\n', ["b"]),
-        ('dependencies = ["a"]\n', "a", "dependencies = []\n", ["a"]),
         (
             'dependencies = [\n  "a",\n  # of b\n  "b>=1",  # old\n  "c",  # last\n]\n',
             "b",

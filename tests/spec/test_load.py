@@ -79,9 +79,7 @@ def folder(tmp_path: Path) -> Path:
     ("argument", "path"),
     [
         ("llm", "specs/llm.toml"),
-        ("pytorch-2.9", "specs/pytorch-2.9.toml"),
         ("mine.toml", "mine.toml"),
-        ("specs/llm.toml", "specs/llm.toml"),
         ("./specs/llm.toml", "specs/llm.toml"),
         ("{folder}/mine.toml", "mine.toml"),
     ],
@@ -181,12 +179,6 @@ def test_set_as_of(text: str, changed: str) -> None:
 def test_set_as_of_in_a_table(text: str, changed: str) -> None:
     assert set_as_of(text, TIME, ("tool", "envspec")).rstrip("\n") == changed.rstrip("\n")
     documents.parse_toml(changed)
-
-
-def test_set_as_of_again_changes_nothing() -> None:
-    once = set_as_of(SMALL, TIME)
-    assert set_as_of(once, TIME) == once
-    assert parse_spec(once, "spec.toml", NOW).env.as_of == TIME
 
 
 def test_set_as_of_needs_a_spec() -> None:

@@ -101,12 +101,6 @@ def test_written(path: KeyPath, written: str | None) -> None:
     assert positions_of(TEXT).written(path) == written
 
 
-def test_line_ends_of_windows() -> None:
-    places = positions_of(TEXT.replace("\n", "\r\n"))
-    assert places.line(("late", "y")) == 45
-    assert places.written(("env", "after")) == "1"
-
-
 @pytest.mark.parametrize(
     ("path", "text"),
     [

@@ -21,7 +21,6 @@ from envspec.spec.setup_py import SetupPy, read_setup_py
         ("N = 'a'\nN = 'b'\nsetup(name=N)", ("", ())),
         ("def f():\n    N = []\nN, M = f()\nsetup(name='a', install_requires=N)", ("a", None)),
         ("N = ['b']\nN.append(more)\nsetup(name='a', install_requires=N)", ("a", None)),
-        ("N = ['b']\nN += more\nsetup(name='a', install_requires=N)", ("a", None)),
         ("print('no call')", None),
         ("setup(name='a'", None),
         ("setup(name=" + "(" * 5000 + "'a'" + ")" * 5000 + ")", None),

@@ -194,12 +194,6 @@ def read(text: str) -> Spec | SpecError:
         return error
 
 
-@settings(max_examples=tries(150), deadline=None)
-@given(st.text(max_size=200) | st.text(st.sampled_from("[]{}=.,#\"'\\\n env19:-TZ"), max_size=60))
-def test_any_text(text: str) -> None:
-    read(text)
-
-
 @st.composite
 def mutated_specs(draw: Callable[[Any], Any]) -> str:
     text: str = draw(st.sampled_from(VALID))

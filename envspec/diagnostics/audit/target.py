@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from packaging.version import InvalidVersion, Version
-
 from envspec.diagnostics.audit.cuda import labelled, pytorch_indexes
 from envspec.diagnostics.audit.index import accepts_python
 from envspec.diagnostics.audit.types import Audit, InstalledTorch, Required
@@ -86,7 +84,8 @@ def torch_build(audit: Audit) -> InstalledTorch | None:
     version = _torch_version(audit)
     if not version:
         return None
-    public = _public(version)
+    parsed = pep440(version)
+    public = parsed.public if parsed else version
     row = audit.facts.torch_release(public)
     if row is None:
         return None
@@ -143,10 +142,3 @@ def _of_image(audit: Audit) -> str:
         if clue.source == line and clue.value != "cpu":
             return CudaVersion.parse(clue.value).variant
     return ""
-
-
-def _public(version: str) -> str:
-    try:
-        return Version(version).public
-    except InvalidVersion:
-        return version
