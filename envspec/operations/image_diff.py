@@ -75,8 +75,8 @@ def mirror(lock: Lock, target: str, context: Context) -> str:
         async with Session(context) as session:
             registry = await session.registry()
             for each in wanted.values():
-                made = await mirror(registry, each, copied, report=report)
-                copies.append(f"{copied.name}@{made.digest}")
+                digest = await mirror(registry, each, copied, report)
+                copies.append(f"{copied.name}@{digest}")
         return "\n".join(copies)
 
     return run_interruptible(copy())

@@ -14,22 +14,12 @@ from typing import Final
 from envspec.errors import UsageError
 from envspec.io.http_types import RequestError
 from envspec.io.tasks import gather_or_cancel
-from envspec.models import Platform
 from envspec.registry.client import Registry
 from envspec.registry.errors import RegistryError, WrongDigest
-from envspec.registry.pull import pull_manifest, read_blob
-from envspec.registry.push import (
-    BlobTransfer,
-    Pieces,
-    Transfer,
-    Upload,
-    push_access,
-    push_blob,
-    push_manifest,
-    tag_digest,
-)
+from envspec.registry.pull import read_blob
+from envspec.registry.push import Pieces, Upload, push_access, push_blob, push_manifest, tag_digest
 from envspec.registry.reference import Reference, endpoint_of
-from envspec.registry.types import OCI_PLATFORMS, BadManifest, Blob, Descriptor, Manifest, ManifestKind, image_blobs
+from envspec.registry.types import BadManifest, Blob, Descriptor, Manifest, ManifestKind, image_blobs
 
 #: Concurrent transfers of blobs.
 JOBS: Final = 4
@@ -47,18 +37,9 @@ class RemoteBlob:
     local: Blob | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorResult:
-    """What the target names now. transfers: of each blob, empty if the image was complete before."""
-
-    digest: str
-    media_type: str
-    transfers: tuple[BlobTransfer, ...]
-
-
 async def copy_blob(
     registry: Registry, target: Reference, blob: RemoteBlob, report: Callable[[int], None] = lambda _: None
-) -> BlobTransfer:
+) -> None:
     """Ensure that `target`'s repository has a blob of another one, mounted if both are in one registry.
 
     Raises:
@@ -66,13 +47,14 @@ async def copy_blob(
     """
     if blob.descriptor.is_foreign:
         report(blob.descriptor.size_bytes)
-        return BlobTransfer(blob.descriptor, Transfer.LEFT)
+        return
     source = endpoint_of(blob.source, registry.mirrors)
     mount_from = (source.repository,) if source.base == endpoint_of(target).base else ()
     if blob.local is not None:
-        return await push_blob(registry, target, blob.local, mount_from, report)
+        await push_blob(registry, target, blob.local, mount_from, report)
+        return
     access = push_access(target, mount_from)
-    return await Upload(registry, access, blob.descriptor, _checked_pieces(registry, blob), report).run()
+    await Upload(registry, access, blob.descriptor, _checked_pieces(registry, blob), report).run()
 
 
 async def push_image(
@@ -80,21 +62,19 @@ async def push_image(
     target: Reference,
     blobs: Sequence[Blob | RemoteBlob],
     documents: Sequence[Manifest],
-    mount_from: Sequence[str] = (),
     report: Callable[[int, int], None] = lambda _done, _total: None,
-) -> tuple[BlobTransfer, ...]:
-    """Push an image whose blobs are local or in other repositories; what was done for each blob.
+) -> None:
+    """Push an image whose blobs are local or in other repositories.
 
     documents: manifests; the last one gets the tag, after all others are there. If the tag already has its digest,
-    nothing is pushed. mount_from: repositories of the same registry that may have the blobs. report: bytes done, bytes
-    in all.
+    nothing is pushed. report: bytes done, bytes in all.
 
     Raises:
         NetworkError: the registry refuses it. The first error cancels the other uploads.
     """
     *children, last = documents
     if await tag_digest(registry, target) == last.digest:
-        return ()
+        return
     size_bytes, done_bytes = sum(blob.descriptor.size_bytes for blob in blobs), 0
 
     def add(count: int) -> None:
@@ -102,69 +82,48 @@ async def push_image(
         done_bytes += count
         report(done_bytes, size_bytes)
 
-    def send(blob: Blob | RemoteBlob) -> Awaitable[BlobTransfer]:
+    def send(blob: Blob | RemoteBlob) -> Awaitable[None]:
         if isinstance(blob, RemoteBlob):
             return copy_blob(registry, target, blob, add)
-        return push_blob(registry, target, blob, mount_from, add)
+        return push_blob(registry, target, blob, report=add)
 
-    transfers = await gather_or_cancel([send(blob) for blob in blobs], JOBS)
+    await gather_or_cancel([send(blob) for blob in blobs], JOBS)
     for child in children:
         by_digest = replace(target, tag=None, digest=child.digest)
         await push_manifest(registry, by_digest, child.body, child.media_type)
     await push_manifest(registry, target, last.body, last.media_type)
-    return tuple(transfers)
 
 
 async def mirror(
     registry: Registry,
     source: Reference,
     target: Reference,
-    platforms: Sequence[Platform] | None = None,
     report: Callable[[int, int], None] = lambda _done, _total: None,
-) -> MirrorResult:
-    """Copy an image, or an index with all of its images, under the same digests.
+) -> str:
+    """Copy an image, or an index with all of its images, under the same digests; the digest.
 
-    target: without a tag it gets the source's, if that has one. platforms: all of an index, or one, whose manifest is
-    then copied alone; a subset of an index would have another digest. report: bytes done, bytes in all.
+    target: without a tag it gets the source's, if that has one. report: bytes done, bytes in all.
 
     Raises:
-        UsageError: several platforms, but not all of the index.
+        UsageError: the target has another digest.
         ImageNotFound, WrongDigest, BadManifest, NetworkError: of one of the registries; the target's tag is unchanged.
     """
-    manifest = await pull_manifest(registry, source)
-    if manifest.kind is ManifestKind.INDEX and platforms is not None:
-        manifest = await _of_platforms(registry, source, manifest, platforms)
+    manifest = await registry.manifest(source)
     if target.digest not in {None, manifest.digest}:
         raise UsageError(
             f"{target}: {source} has the digest {manifest.digest}", hint="use a tag for the target, or this digest"
         )
     target = replace(target, tag=target.tag or source.tag, digest=manifest.digest)
     if await tag_digest(registry, target) == manifest.digest:
-        return MirrorResult(manifest.digest, manifest.media_type, ())
+        return manifest.digest
     documents = await _with_children(registry, source, manifest)
     blobs: dict[str, RemoteBlob] = {}
     for single in documents:
         if single.kind is ManifestKind.MANIFEST:
             found = image_blobs(single, f"{source.name}@{single.digest}")
             blobs |= {blob.digest: RemoteBlob(blob, source) for blob in found}
-    transfers = await push_image(registry, target, tuple(blobs.values()), documents, report=report)
-    return MirrorResult(manifest.digest, manifest.media_type, transfers)
-
-
-async def _of_platforms(
-    registry: Registry, source: Reference, index: Manifest, platforms: Sequence[Platform]
-) -> Manifest:
-    """The index itself if all of its platforms are requested, else the one platform's manifest."""
-    has = set(index.platforms)
-    requested = {"/".join(OCI_PLATFORMS[platform]) for platform in platforms if platform in OCI_PLATFORMS}
-    if has and has <= requested:
-        return index
-    if len(platforms) != 1:
-        raise UsageError(
-            f"{source} has {index.platforms_in_words}, and a part of an index has another digest",
-            hint="mirror it whole, or one platform alone",
-        )
-    return await pull_manifest(registry, source, platforms[0])
+    await push_image(registry, target, tuple(blobs.values()), documents, report)
+    return manifest.digest
 
 
 async def _with_children(registry: Registry, source: Reference, manifest: Manifest) -> list[Manifest]:

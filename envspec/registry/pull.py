@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import re
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,35 +15,16 @@ from envspec.io.cache import as_cache_error
 from envspec.io.download import CHUNK, DownloadFile, partial_file
 from envspec.io.http import RetryableError, read_whole
 from envspec.io.http_types import IncompleteResponse, Retry
-from envspec.models import Platform
 from envspec.registry.auth import RepositoryAccess
 from envspec.registry.client import SMALL_BYTES, Registry
-from envspec.registry.errors import ImageNotFound, WrongDigest
+from envspec.registry.errors import WrongDigest
 from envspec.registry.reference import Reference, endpoint_of
-from envspec.registry.types import Descriptor, Manifest, ManifestKind
+from envspec.registry.types import Descriptor
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
 
 _DAMAGED: Final = "don't use it: a proxy changed it, or the registry's copy is damaged"
-
-
-async def pull_manifest(registry: Registry, reference: Reference, platform: Platform | None = None) -> Manifest:
-    """The manifest of `reference`; of an index, the manifest of `platform` if there is one.
-
-    Raises:
-        ImageNotFound: no such image, or not for the platform. WrongDigest, BadManifest, NetworkError: not usable.
-    """
-    manifest = await registry.manifest(reference)
-    if platform is None or manifest.kind is ManifestKind.MANIFEST:
-        return manifest
-    child = manifest.child(platform)
-    if child is None:
-        raise ImageNotFound(
-            f"{reference} is not published for {platform.value}",
-            hint=f"it has {manifest.platforms_in_words or 'no platform that envspec supports'}",
-        )
-    return await registry.manifest(replace(reference, tag=None, digest=child.digest))
 
 
 async def fetch_blob(

@@ -11,7 +11,6 @@ import hashlib
 import re
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import partial
 from typing import Final
 from urllib.parse import quote, urldefrag, urljoin, urlsplit
@@ -61,22 +60,6 @@ class TruncatedBlob(EnvspecError):
         )
 
 
-class Transfer(Enum):
-    EXISTS = "exists"
-    MOUNTED = "mounted"
-    UPLOADED = "uploaded"
-    LEFT = "left at its own URL"
-
-
-@dataclass(frozen=True, slots=True)
-class BlobTransfer:
-    """sent_bytes: sent to the registry, more than the blob's size after a retry."""
-
-    descriptor: Descriptor
-    how: Transfer
-    sent_bytes: int = 0
-
-
 async def push_blob(
     registry: Registry,
     reference: Reference,
@@ -84,7 +67,7 @@ async def push_blob(
     mount_from: Sequence[str] = (),
     report: Callable[[int], None] = lambda _: None,
     chunk_bytes: int = CHUNK_BYTES,
-) -> BlobTransfer:
+) -> None:
     """Ensure that `reference`'s repository has a blob.
 
     mount_from: other repositories of the same registry that may have it. report: called with the change of bytes done.
@@ -97,7 +80,7 @@ async def push_blob(
     try:
         pieces = partial(read_ahead, blob)
         access = push_access(reference, mount_from)
-        return await Upload(registry, access, blob.descriptor, pieces, report, chunk_bytes).run()
+        await Upload(registry, access, blob.descriptor, pieces, report, chunk_bytes).run()
     except WrongDigest as error:
         found = await asyncio.to_thread(_digest, blob)
         if found == blob.descriptor.digest:
@@ -304,7 +287,6 @@ class Upload:
     pieces: Pieces
     report: Callable[[int], None] = lambda _: None
     chunk_bytes: int = CHUNK_BYTES
-    _sent_bytes: int = 0
     _location: str | None = None
     _stream: UploadStream = field(init=False)
     _is_whole: bool = field(init=False)
@@ -324,28 +306,26 @@ class Upload:
         endpoint = self.access.endpoint
         return f"{endpoint.registry}/{endpoint.repository}: blob {self.descriptor.digest}"
 
-    async def run(self) -> BlobTransfer:
+    async def run(self) -> None:
         """Ensure that the repository has the blob: mounted from another one, or sent.
 
         Raises:
             NetworkError: the registry refuses it. WrongDigest: it received other bytes, twice.
         """
         try:
-            how = await self._without_bytes()
-            if how is None:
+            if await self._is_there():
+                self.report(self.descriptor.size_bytes)
+            else:
                 retry = Retry(self.registry.http.timeouts, self._subject)
                 while not await self._is_done(retry):
                     pass
-            else:
-                self.report(self.descriptor.size_bytes)
             self._location = None
-            return BlobTransfer(self.descriptor, how or Transfer.UPLOADED, self._sent_bytes)
         finally:
             await self._cancel()
             await self._stream.close()
 
-    async def _without_bytes(self) -> Transfer | None:
-        """How the repository got the blob without an upload; None if it did not."""
+    async def _is_there(self) -> bool:
+        """Whether the repository has the blob, perhaps mounted now."""
         retried = partial(with_retries, self.registry.http, f"{self.access.repository_url}/{self.descriptor.digest}")
         try:
             exists = await retried(self._exists)
@@ -356,12 +336,12 @@ class Upload:
             self.access = RepositoryAccess(self.access.endpoint, Action.PUSH)
             exists = await retried(self._exists)
         if exists:
-            return Transfer.EXISTS
+            return True
         for name in self.access.also:
             await self._cancel()
             if await retried(partial(self._mount, name)):
-                return Transfer.MOUNTED
-        return None
+                return True
+        return False
 
     async def _exists(self) -> bool:
         url = f"{self.access.repository_url}/blobs/{self.descriptor.digest}"
@@ -506,7 +486,6 @@ class Upload:
         async with contextlib.aclosing(self._stream.read(start, end)) as pieces:
             async for piece in pieces:
                 yield piece
-                self._sent_bytes += len(piece)
                 self._report_at(self._reported + len(piece))
 
     def _move_to(self, offset: int) -> None:

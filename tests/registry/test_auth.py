@@ -62,7 +62,7 @@ _ODD: tuple[object, ...] = ([], {}, None, 7, [7], [None], ["x"])
         ({"errors": [{"code": "DENIED"}]}, "DENIED"),
         ({"errors": [{"message": "no"}]}, "no"),
         ({"errors": [{"message": "two\nlines\x1b[31m"}]}, "two lines [31m"),
-        ({"errors": [{"message": "x" * 300}]}, "x" * 200 + "…"),
+        ({"errors": [{"message": "x" * 300}]}, "x" * 199 + "…"),
         *(({"errors": value}, "") for value in _ODD),
         ([], ""),
         (7, ""),

@@ -246,7 +246,8 @@ async def push(scene: Scene, registry: Registry) -> None:
 
 async def push_mounted(scene: Scene, registry: Registry) -> None:
     target = parse(f"{scene.registry.host}/{REPOSITORY}:v2")
-    await push_image(registry, target, [Bytes(b"small")], [Manifest(b"{}", OCI_MANIFEST)], mount_from=["team/other"])
+    await push_blob(registry, target, Bytes(b"small"), ["team/other"])
+    await push_image(registry, target, [], [Manifest(b"{}", OCI_MANIFEST)])
 
 
 async def copy(scene: Scene, registry: Registry) -> None:

@@ -13,7 +13,7 @@ from envspec.io.http import open_http
 from envspec.io.http_types import Timeouts
 from envspec.registry.auth import Keychain
 from envspec.registry.client import Registry
-from envspec.registry.push import BlobTransfer, push_blob
+from envspec.registry.push import push_blob
 from envspec.registry.reference import Reference, parse
 from envspec.registry.types import Descriptor
 from tests.support.servers.loopback import Asked
@@ -63,12 +63,10 @@ def talk(
     return asyncio.run(asyncio.wait_for(run(), 20))
 
 
-def push(
-    held: PushRegistry, home: Path, body: bytes = BODY, chunk_bytes: int = CHUNK, **options: object
-) -> BlobTransfer:
+def push(held: PushRegistry, home: Path, body: bytes = BODY, chunk_bytes: int = CHUNK, **options: object) -> None:
     timeouts = options.pop("timeouts", QUICK)
     notices = options.pop("notices", None)
-    return talk(
+    talk(
         held,
         lambda registry, name: push_blob(registry, name, Bytes(body), chunk_bytes=chunk_bytes, **options),  # type: ignore[arg-type]
         home,
