@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,10 +114,8 @@ class PythonLayers:
         return self._standalone_build(python, python_archive(row.version, row.url, row.sha256), is_known=True)
 
     async def _fetch(self, archive: Archive) -> Path:
-        return (await self._fetch_all([archive]))[archive.sha256]
-
-    async def _fetch_all(self, archives: Sequence[Archive]) -> Mapping[str, Path]:
-        return await Downloads(self._context, stage=ImageStage.FETCHING).fetch(archives)
+        fetched = await Downloads(self._context, stage=ImageStage.FETCHING).fetch([archive])
+        return fetched[archive.sha256]
 
     async def _link(
         self, sources: Sequence[CondaSource], all_packages: Sequence[CondaPackage], platform: Platform, folder: Path
@@ -126,11 +124,11 @@ class PythonLayers:
         context = self._context
         packages: list[CondaPackage] = []
         for source in sources:
-            if not self._is_complete(source):
+            if not (self._is_known(source) and self._owned.has(source)):
                 packages += source.packages
         if not packages:
             return
-        archives = await self._fetch_all(conda_archives(packages))
+        archives = await Downloads(context, stage=ImageStage.FETCHING).fetch(conda_archives(packages))
         await check_paths(packages, archives)
         # noarch packages depend on Python's record, even if its own layer is cached.
         python = [each for each in all_packages if each.name == "python" and each not in packages]
@@ -143,10 +141,6 @@ class PythonLayers:
             context.reporter.progress(Step(ImageStage.LINKING, done, total))
 
         await link([*packages, *python], archives, into, context.environ, linked)
-
-    def _is_complete(self, source: CondaSource) -> bool:
-        """Whether a source's layer and its owned paths are cached."""
-        return self._is_known(source) and self._owned.has(source)
 
     def _make_staging(self, folder: Path) -> None:
         """Create a platform's folder in the run's own staging folder; remove those of killed runs."""

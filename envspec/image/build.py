@@ -81,27 +81,6 @@ class BuiltImage:
     wheels: Mapping[str, WheelContent]
 
 
-class _Arrivals:
-    """Files that are in the cache by now, by SHA-256."""
-
-    def __init__(self) -> None:
-        self._files: dict[str, asyncio.Event] = {}
-        self._are_complete = False
-
-    def add(self, sha256: str) -> None:
-        self._files.setdefault(sha256, asyncio.Event()).set()
-
-    def complete(self) -> None:
-        self._are_complete = True
-        for file in self._files.values():
-            file.set()
-
-    async def wait(self, files: Iterable[str]) -> None:
-        for sha256 in files:
-            if not self._are_complete:
-                await self._files.setdefault(sha256, asyncio.Event()).wait()
-
-
 class WheelBuilds(NamedTuple):
     """Callbacks, because building needs stages of `operations`. sources: fetches or builds the wheels of sources.
     project: makes the wheel of the project.
@@ -234,11 +213,9 @@ class ImageBuilder:
         unlisted: sources whose paths are not cached, missing or not.
         """
         keys = {source.key for source in missing}
-        unlisted_keys = {source.key for source in unlisted}
         sources = [*missing, *(source for source in unlisted if source.key not in keys)]
         wheels = [source for source in sources if isinstance(source, WheelSource)]
-        fetched = {package.wheel.sha256 for package in resolution.packages}
-        arrivals = _Arrivals()
+        arrivals = {package.wheel.sha256: asyncio.Event() for package in resolution.packages}
         written: dict[str, Layer] = {}
         done = itertools.count()
 
@@ -246,22 +223,21 @@ class ImageBuilder:
             self._context.reporter.progress(Step(ImageStage.LAYERS, next(done), len(sources)))
 
         async def fetch() -> None:
-            await self._fetch(resolution, wheels, arrivals.add)
-            arrivals.complete()
+            await self._fetch(resolution, wheels, lambda sha256: arrivals[sha256].set())
+            for arrival in arrivals.values():
+                arrival.set()
 
         def write(source: LayerSource) -> None:
             observer = None
             if isinstance(source, WheelSource):
-                if source.key in unlisted_keys:
-                    self._owned.get(source)
+                self._owned.get(source)
                 observer = LibraryObserver(source.wheels)
             if source.key in keys:
                 written[source.key] = self._store.write(source, self._options.compression, observer, self._cancel)
 
         async def write_in_thread(source: LayerSource) -> None:
             if isinstance(source, WheelSource):
-                # The project's own is there.
-                await arrivals.wait(wheel.sha256 for wheel in source.wheels if wheel.sha256 in fetched)
+                await _arrived(source, arrivals)
             await asyncio.get_running_loop().run_in_executor(pool, write, source)
             report()
 
@@ -349,6 +325,13 @@ class ImageBuilder:
         hashes = sorted(" ".join((each.sha256, *each.left_out)) for source in plan.wheels for each in source.wheels)
         hashes += [source.key for source in plan.below.sources]
         return self._context.cache / "image-owners" / hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+
+
+async def _arrived(source: WheelSource, arrivals: Mapping[str, asyncio.Event]) -> None:
+    for wheel in source.wheels:
+        # The project's own is there.
+        if wheel.sha256 in arrivals:
+            await arrivals[wheel.sha256].wait()
 
 
 def wheel_sources(resolution: Resolution, cache: Path, pyc: PycCompiler | None, budget: int) -> tuple[WheelSource, ...]:

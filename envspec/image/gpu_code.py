@@ -18,7 +18,7 @@ from typing import Final
 from envspec.errors import NoSolution
 from envspec.facts import Facts
 from envspec.facts.gpu import Runs, capabilities_of, capability_of, find_gpu, has_other_kernels, runs, without_code
-from envspec.image.elf import MAGIC
+from envspec.image.elf import MAGIC, Kept
 from envspec.models import GpuCode, GpuCodeFound, Lock, Platform, WheelContent
 
 #: Magic 0xBA55ED50, version 1, 16 bytes of header.
@@ -84,9 +84,9 @@ class FatbinScan:
             if not self.is_library:
                 return
             self._sections = _SectionTable(block)
-            self._sections.add(0, block)
+            self._sections.kept.add(0, block)
         elif self._sections is not None:
-            self._sections.add(self._seen, data)
+            self._sections.kept.add(self._seen, data)
         self._seen = start + len(block)
         self._rest = block[self._walk(block, start) - start :]
 
@@ -142,14 +142,8 @@ class _SectionTable:
 
     def __init__(self, head: bytes) -> None:
         self._table, self._each, self._count, self._names = _ELF_HEADER.unpack_from(head)
-        self._start = max(0, self._table - _NEAR_BYTES)
-        self._end = self._table + self._each * self._count + _NEAR_BYTES
-        self._kept = bytearray()
-
-    def add(self, at: int, data: bytes) -> None:
-        """at: offset of `data` in the library."""
-        if at < self._end and at + len(data) > self._start:
-            self._kept += data[max(0, self._start - at) : self._end - at]
+        end = self._table + self._each * self._count + _NEAR_BYTES
+        self.kept = Kept(max(0, self._table - _NEAR_BYTES), end)
 
     def within(self, containers: Sequence[_Container]) -> list[_Container]:
         """The containers in the section for GPU code; all if the library has no section names."""
@@ -165,15 +159,15 @@ class _SectionTable:
 
     def _parsed(self) -> list[tuple[bytes, int, int]]:
         """Name, offset and size in bytes of each section; an empty name if it is too far from the table."""
-        first = self._table - self._start
-        if self._each != _SECTION.size or len(self._kept) < first + self._each * self._count:
+        first = self._table - self.kept.start
+        if self._each != _SECTION.size or len(self.kept.data) < first + self._each * self._count:
             return []
-        rows = [_SECTION.unpack_from(self._kept, first + self._each * number) for number in range(self._count)]
-        names = rows[self._names][1] - self._start if self._names < len(rows) else -1
+        rows = [_SECTION.unpack_from(self.kept.data, first + self._each * number) for number in range(self._count)]
+        names = rows[self._names][1] - self.kept.start if self._names < len(rows) else -1
         return [(self._name(names + name) if names >= 0 else b"", start, size) for name, start, size in rows]
 
     def _name(self, at: int) -> bytes:
-        return bytes(self._kept[at : max(at, self._kept.find(b"\0", at))])
+        return bytes(self.kept.data[at : max(at, self.kept.data.find(b"\0", at))])
 
 
 def union(codes: Iterable[_Container | GpuCodeFound]) -> GpuCodeFound:

@@ -9,23 +9,20 @@ import tarfile
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Final
 
 from envspec.context import Context, Step
 from envspec.errors import UnfitMachine, UsageError
-from envspec.image.sources.bytecode import BadPython
+from envspec.image.sources.bytecode import TOP, BadPython, open_archive, python_members
 from envspec.installer import uv
 from envspec.installer.request import InstallRequest, InstallStage
 from envspec.installer.staging import FOLDER, StagingFolder, site_packages
 from envspec.io.process import Interpreter, probe_interpreter, run
 from envspec.models import PATH_FILE, Python, Resolution
-from envspec.names import is_whiteout
 from envspec.verifier.compare import compare_beneath
 from envspec.verifier.types import ExpectedPackage
 
-#: The folder of a standalone build in an environment, which needs nothing from the cache.
-BUILD: Final = "python"
 #: Differences that one message lists.
 _MOST_SHOWN: Final = 20
 
@@ -96,9 +93,7 @@ async def unpack(archive: Path, site: StagingFolder, locked: Python, context: Co
         stopping.set()
         await asyncio.gather(work, return_exceptions=True)
         raise
-    except (tarfile.TarError, EOFError) as error:
-        raise BadPython(archive.name, f"can't be unpacked: {error}") from error
-    path = site.path / FOLDER / BUILD / "bin" / f"python{locked.series}"
+    path = site.path / FOLDER / TOP / "bin" / f"python{locked.series}"
     interpreter = await probe_interpreter(path, context.environ)
     if interpreter is None or interpreter.version != locked.version:
         what = f"has no bin/python{locked.series} that runs on this machine"
@@ -109,21 +104,13 @@ async def unpack(archive: Path, site: StagingFolder, locked: Python, context: Co
 
 
 def _extract(archive: Path, folder: Path, stopping: threading.Event) -> None:
-    """Extract a build, whose members are all below `python/`."""
     folder.mkdir(exist_ok=True)
     # "data" refuses paths that lead out of the folder; Pythons from before mid-2023 have no such filter.
     options: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-    with tarfile.open(archive) as tar:
-        for member in tar:
+    with open_archive(archive) as tar:
+        for _, member in python_members(archive, tar):
             if stopping.is_set():
                 return
-            parts = PurePosixPath(member.name).parts
-            if parts[:1] != (BUILD,) or ".." in parts:
-                raise BadPython(archive.name, f"contains {member.name!r}, which is not below {BUILD}/")
-            if is_whiteout(member.name):
-                raise BadPython(
-                    archive.name, f"contains {member.name!r}, which would hide files of an image's lower layers"
-                )
             tar.extract(member, folder, **options)
 
 

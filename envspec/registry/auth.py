@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
+from envspec.credentials import shown
 from envspec.documents import table_of
 from envspec.escaping import excerpt
 from envspec.io.http_types import Credential, Response
@@ -325,21 +326,9 @@ async def _token(
 
 def _realm(realm: str, endpoint: Endpoint) -> str:
     """The token server's URL, which may be on another host, as Docker Hub's is."""
-    try:
-        parts = urlsplit(realm)
-    except ValueError:
-        parts = urlsplit("")
-    if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
+    if why := endpoint.why_not_to(realm):
         raise RegistryError(
-            f"{endpoint.registry}: its token server is not a URL",
-            hint="contact the registry's operator: `realm` is wrong",
-        )
-    if not endpoint.may_name(realm):
-        plain = "is a service of this machine's own"
-        if parts.scheme == "http":
-            plain = "is plain http"
-        raise RegistryError(
-            f"{endpoint.registry}: its token server {excerpt(parts.hostname)} {plain}, and no login is sent there",
+            f"{endpoint.registry}: its token server {excerpt(shown(realm))} {why}, and no login is sent there",
             hint="contact the registry's operator: `realm` must be https, and a server that others reach too",
         )
     return realm

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from envspec.context import comma_separated
 from envspec.credentials import shown
-from envspec.errors import NetworkError, UsageError
+from envspec.errors import NetworkError
 from envspec.escaping import excerpt
 from envspec.io.http import RetryableError, read_whole
 from envspec.io.http_types import Response, Retry, retry_after_s
@@ -57,15 +57,8 @@ async def resolve_digests(
     Raises:
         ImageNotFound: no such image, or none for a platform.
         AccessRefused, RateLimited, WrongDigest, BadManifest, NetworkError: no usable response.
-        UsageError: a platform without container images.
     """
     requested = tuple(platforms)
-    for platform in requested:
-        if platform not in OCI_PLATFORMS:
-            raise UsageError(
-                f"{reference}: there are no container images for {platform.value}",
-                hint=f"use one of {', '.join(known.value for known in OCI_PLATFORMS)}",
-            )
     manifest = await registry.manifest(reference)
     found = await registry.platforms(reference, manifest)
     missing = [platform for platform in requested if platform not in found]

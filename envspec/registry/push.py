@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
-from urllib.parse import quote, urldefrag, urljoin, urlsplit
+from urllib.parse import quote, urldefrag, urljoin
 
 from envspec.credentials import shown
 from envspec.errors import EnvspecError, NetworkError
@@ -163,7 +163,7 @@ def _digest(blob: Blob) -> str:
 def next_location(response: Response, access: RepositoryAccess, current: str | None = None) -> str:
     """The URL of an upload's next request; `current` if the response has none.
 
-    It may be on another host, which gets the blob and no login: see `Endpoint.may_name`.
+    It may be on another host, which gets the blob and no login: see `Endpoint.why_not_to`.
 
     Raises:
         RegistryError: there is none, or one that nothing may be sent to.
@@ -175,24 +175,13 @@ def next_location(response: Response, access: RepositoryAccess, current: str | N
             f"{endpoint.registry}: it starts an upload without a URL",
             hint=f"check that {endpoint.base} is a registry, not a proxy that removes the `Location` header",
         )
-    try:
+    target = ""
+    with contextlib.suppress(ValueError):
         target = urljoin(response.url, location)
-        parts = urlsplit(target)
-        host = parts.hostname or ""
-    except ValueError:
-        parts, target, host = urlsplit(""), "", ""
-    if parts.scheme not in {"http", "https"} or not host or "@" in parts.netloc:
+    if why := endpoint.why_not_to(target):
         raise RegistryError(
-            f"{endpoint.registry}: its URL for an upload is invalid",
-            hint="contact the registry's operator: its `Location` is wrong",
-        )
-    if not endpoint.may_name(target):
-        plain = "a service of this machine's own"
-        if parts.scheme == "http":
-            plain = "plain http"
-        raise RegistryError(
-            f"{endpoint.registry}: its URL for an upload is {shown(target)}, which is {plain}",
-            hint="configure a registry behind a TLS proxy: X-Forwarded-Proto, or relative URLs",
+            f"{endpoint.registry}: its URL for an upload, {shown(target)}, {why}",
+            hint="contact the registry's operator: behind a TLS proxy, it needs X-Forwarded-Proto, or relative URLs",
         )
     return urldefrag(target).url
 

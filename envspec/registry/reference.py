@@ -103,18 +103,23 @@ class Endpoint:
         host = urlsplit(self.base).netloc
         return f"{DOCKER_HUB if host == _DOCKER_HUB_HOST else host}/{self.repository}"
 
-    def may_name(self, url: str) -> bool:
-        """Whether blobs, or the login, may be sent to another URL that the registry names.
+    def why_not_to(self, url: str) -> str | None:
+        """Why neither blobs nor the login may be sent to another URL that the registry names; None if they may.
 
         Plain http only to the host of a plain http registry, at any port: the user trusts the way to that host. This
         machine's own services only if the registry is on this machine.
         """
-        parts = urlsplit(url)
-        host, other = urlsplit(self.base).hostname or "", parts.hostname or ""
-        if leads_inward(host, other):
-            return False
+        try:
+            parts = urlsplit(url)
+            host, other = urlsplit(self.base).hostname or "", parts.hostname
+        except ValueError:
+            return "is not a URL"
+        if parts.scheme not in {"http", "https"} or not other or "@" in parts.netloc:
+            return "is not a URL"
         same = other == host or (is_loopback(host) and is_loopback(other))
-        return parts.scheme == "https" or (parts.scheme == "http" and self.is_plain and same)
+        if parts.scheme == "http" and not (self.is_plain and same):
+            return "is plain http"
+        return "is a service of this machine's own" if leads_inward(host, other) else None
 
 
 def parse(text: str) -> Reference:

@@ -54,7 +54,7 @@ def test_every_compression(form: str, step: int) -> None:
 
 @pytest.mark.parametrize("form", ["gzip", "zstd"])
 def test_what_ends_early(form: str) -> None:
-    with pytest.raises(BadLayer, match="ends early"):
+    with pytest.raises(BadLayer, match="ended before"):
         read(PACKED[form][:-20])
 
 

@@ -7,7 +7,7 @@ import subprocess
 from datetime import datetime, timedelta, timezone
 
 from envspec.image.sources.system_script import (
-    AptRequest,
+    MIRROR,
     form,
     installed,
     is_excluded,
@@ -15,7 +15,7 @@ from envspec.image.sources.system_script import (
     work_files,
 )
 
-WISH = AptRequest(("gcc", "libc6-dev"))
+WISH = (("gcc", "libc6-dev"), None, ())
 
 
 def test_files_of_one_machine_or_moment_are_left_out() -> None:
@@ -41,7 +41,7 @@ def test_of_this_machine_only_what_reaches_the_archive_is_handed_on() -> None:
         "LD_PRELOAD": "/x.so",
         "TOKEN": "secret",
     }
-    given = work_files(WISH, environ, b"CERTIFICATE")
+    given = work_files(*WISH, environ, b"CERTIFICATE")
     text = given["environment"].decode()
     assert "NO_PROXY=localhost" in text
     for word in ("/home/me", "LD_PRELOAD", "secret"):
@@ -56,12 +56,12 @@ def test_of_this_machine_only_what_reaches_the_archive_is_handed_on() -> None:
     assert shown.stdout == "http://me:it's@proxy:3128 /.envspec-build/ca.pem 315532800"
     assert given["ca.pem"] == b"CERTIFICATE"
     assert 'Acquire::https::CaInfo "/.envspec-build/ca.pem";' in given["apt.conf"].decode()
-    assert "ca.pem" not in work_files(WISH, {}, None)
-    assert "CaInfo" not in work_files(WISH, {}, None)["apt.conf"].decode()
+    assert "ca.pem" not in work_files(*WISH, {}, None)
+    assert "CaInfo" not in work_files(*WISH, {}, None)["apt.conf"].decode()
 
 
 def test_the_locks_versions_go_before_all_others() -> None:
-    given = work_files(AptRequest(("gcc",), pins=("gcc=4:12.2.0-3", "libc6-dev:amd64=2.36-9")), {}, None)
+    given = work_files(("gcc",), None, ("gcc=4:12.2.0-3", "libc6-dev:amd64=2.36-9"), {}, None)
     assert given["preferences"].decode().split("\n\n")[1] == (
         "Package: libc6-dev:amd64\nPin: version 2.36-9\nPin-Priority: 1001\n".rstrip() + "\n"
     )
@@ -70,7 +70,7 @@ def test_the_locks_versions_go_before_all_others() -> None:
 
 def test_the_time_of_a_snapshot_is_in_utc() -> None:
     moment = datetime(2026, 11, 1, 2, tzinfo=timezone(timedelta(hours=2)))
-    given = work_files(AptRequest(("gcc",), moment, mirror="https://m/a&b/{archive}/{time}/"), {}, None)
+    given = work_files(("gcc",), moment, (), {MIRROR: "https://m/a&b/{archive}/{time}/"}, None)
     text = given["environment"].decode()
     assert "SNAPSHOT=20261101T000000Z" in text
     assert "MIRROR='https://m/a&b/{archive}/{time}/'" in text
@@ -89,7 +89,7 @@ def test_packages_that_differ_are_told_one_by_one() -> None:
 
 
 def test_the_script_is_a_shells() -> None:
-    given = work_files(WISH, {}, None)
+    given = work_files(*WISH, {}, None)
     for name in ("install.sh", "apt-sources.sh"):
         for shell in filter(None, (shutil.which("dash"), shutil.which("bash"))):
             subprocess.run([shell, "-n"], input=given[name], check=True)

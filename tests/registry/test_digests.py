@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from envspec.errors import EnvspecError, NetworkError, UsageError
+from envspec.errors import EnvspecError, NetworkError
 from envspec.io.http import open_http
 from envspec.io.http_types import Timeouts
 from envspec.models import PinnedDigest, Platform
@@ -298,12 +298,6 @@ def test_a_short_limit_is_waited_for(world: World) -> None:
     start = time.monotonic()
     assert world.resolve()[0].digest == INDEX.digest
     assert time.monotonic() - start >= 1.0
-
-
-def test_a_platform_without_images(world: World) -> None:
-    with pytest.raises(UsageError, match="no container images for osx-arm64"):
-        world.resolve(platforms=(Platform.OSX_ARM64,))
-    assert world.asked == []
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from envspec.errors import EnvspecError, NetworkError
 from envspec.image.build import check_conflicts
 from envspec.image.layers.recipe import Recipe
 from envspec.image.layers.store import write_layer
-from envspec.image.layers.types import Compression
 from envspec.image.sources.python import Venv
 from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
 from envspec.installer import python
@@ -66,7 +65,7 @@ def in_image(data: bytes, canary: Canary) -> str:
     try:
         source = WheelSource((wheel,), Scheme.of_venv(SERIES), None)
         check_conflicts([source], {each.path: each.owner for each in Venv(Python(RUNNING, "system")).owned()})
-        head = write_layer(source, folder, canary.work, Compression.GZIP, None)
+        head = write_layer(source, folder, canary.work)
         tar = b"".join(Recipe.open(head, folder, canary.work).tar())
     except EnvspecError as fault:
         return outcome(fault, canary)

@@ -6,6 +6,8 @@ kept are bounded. Sources: OCI image specification 1.1, `layer.md` (whiteouts, o
 
 from __future__ import annotations
 
+import gzip
+import io
 import posixpath
 import re
 import sys
@@ -13,12 +15,13 @@ import tarfile
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import IO, Any, Final, NamedTuple, cast
 
-from isal import isal_zlib
+from isal import igzip
 
 from envspec.image.layers.gzip import INFLATE_ERROR
-from envspec.io.archives import MAX_METADATA_BYTES, max_unpacked_bytes
+from envspec.io.archives import MAX_METADATA_BYTES, max_unpacked_bytes, parents_of
 from envspec.names import WHITEOUT
 
 if sys.version_info >= (3, 14):
@@ -33,8 +36,12 @@ _MOST_KEPT: Final = 256 << 20
 #: Extended headers are read whole by tarfile, whatever size they state.
 _MOST_AT_ONCE: Final = 4 << 20
 _PIECE_BYTES: Final = 1 << 20
-_GZIP: Final = 31
 _OPAQUE: Final = f"{WHITEOUT}{WHITEOUT}.opq"
+
+_UNREADABLE: Final = (
+    *(tarfile.TarError, EOFError, gzip.BadGzipFile, INFLATE_ERROR, zlib.error, zstd.ZstdError),
+    *(ValueError, OverflowError),
+)
 
 FILE, LINK, FOLDER = "file", "link", "folder"
 #: What is kept of a file, from its bytes.
@@ -89,8 +96,8 @@ def read_layer(packed: Iterable[bytes], packed_bytes: int, patterns: Sequence[Pa
         BadLayer: it can't be read, or is larger than any real one.
     """
     found = LayerContents()
-    file = _Unpacked(_unpacked(packed), max_unpacked_bytes(packed_bytes))
     try:
+        file = _Unpacked(_unpacked(packed), max_unpacked_bytes(packed_bytes))
         # An empty layer may be an empty file.
         if file.is_empty():
             return found
@@ -99,7 +106,7 @@ def read_layer(packed: Iterable[bytes], packed_bytes: int, patterns: Sequence[Pa
         # The blob's digest is over all of it.
         while file.read(_PIECE_BYTES):
             pass
-    except (tarfile.TarError, EOFError, INFLATE_ERROR, zlib.error, zstd.ZstdError, ValueError, OverflowError) as error:
+    except _UNREADABLE as error:
         raise BadLayer(" ".join(str(error).split()) or type(error).__name__) from error
     return found
 
@@ -179,66 +186,42 @@ def merged(layers: Iterable[LayerContents]) -> dict[str, Kept]:
 
 def _is_hidden(path: str, removed: Collection[str], hidden_folders: Collection[str]) -> bool:
     """Whether a layer removes a path of the layers below it, or a folder above the path."""
-    return path in removed or any(folder in hidden_folders for folder in _above(path))
+    return path in removed or any(folder in hidden_folders for folder in parents_of(path))
 
 
-def _above(path: str) -> Iterator[str]:
-    while path := posixpath.dirname(path):
-        yield path
+class Chunks(io.RawIOBase):
+    """Chunks of bytes as a stream."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = filter(None, chunks)
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        size = 0
+        while size < len(buffer):
+            self._rest = self._rest or memoryview(next(self._chunks, b""))
+            if not self._rest:
+                break
+            part = self._rest[: len(buffer) - size]
+            buffer[size : size + len(part)] = part
+            self._rest = self._rest[len(part) :]
+            size += len(part)
+        return size
 
 
 def _unpacked(packed: Iterable[bytes]) -> Iterator[bytes]:
     """The bytes of the tar, in pieces of bounded size."""
-    pieces = iter(packed)
-    head = b""
-    for piece in pieces:
-        head += piece
-        if len(head) >= 4:
-            break
+    file = io.BufferedReader(Chunks(packed), _PIECE_BYTES)
+    head = file.peek(4)
+    plain: Any = file
     if head.startswith(b"\x1f\x8b"):
-        yield from _gunzipped(_chained(head, pieces))
+        plain = igzip.IGzipFile(fileobj=file, mode="rb")  # type: ignore[no-untyped-call]
     elif head.startswith(b"\x28\xb5\x2f\xfd"):
-        yield from _unzstd(_chained(head, pieces))
-    else:
-        yield from _chained(head, pieces)
-
-
-def _chained(head: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    yield head
-    yield from rest
-
-
-def _gunzipped(packed: Iterator[bytes]) -> Iterator[bytes]:
-    stream = isal_zlib.decompressobj(_GZIP)
-    for piece in packed:
-        rest, is_full = piece, False
-        while rest or is_full:
-            if stream.eof:
-                if not rest:
-                    break
-                # A file may have many members.
-                stream = isal_zlib.decompressobj(_GZIP)
-            if data := stream.decompress(rest, _PIECE_BYTES):
-                yield data
-            rest = stream.unused_data if stream.eof else stream.unconsumed_tail
-            # What is buffered is given without input.
-            is_full = len(data) == _PIECE_BYTES
-    if not stream.eof:
-        raise EOFError("it ends early")
-
-
-def _unzstd(packed: Iterator[bytes]) -> Iterator[bytes]:
-    stream = zstd.ZstdDecompressor()
-    for piece in packed:
-        rest = piece
-        while rest or not (stream.needs_input or stream.eof):
-            if stream.eof:
-                stream = zstd.ZstdDecompressor()
-            if data := stream.decompress(rest, _PIECE_BYTES):
-                yield data
-            rest = stream.unused_data if stream.eof else b""
-    if not stream.eof:
-        raise EOFError("it ends early")
+        plain = zstd.ZstdFile(file)
+    return iter(partial(plain.read, _PIECE_BYTES), b"")
 
 
 class _Unpacked:

@@ -307,35 +307,21 @@ def read_zstd_head(folder: Path) -> ZstdHead | None:
         return None
 
 
-class ZstdWriter:
-    """Packs a tar into a file of `new_file`; `finish` writes the head."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._digest = Digest()
-        self._packer = zstd.ZstdCompressor(level=_ZSTD_LEVEL)
-
-    def write(self, data: bytes) -> None:
-        self._write(self._packer.compress(data))
-
-    def finish(self) -> None:
-        self._write(self._packer.flush())
-        self._file.flush()
-        path = Path(self._file.name)
-        head = ZstdHead(self._digest.sha256, self._digest.size_bytes, path.name)
-        write_file(zstd_head_path(path.parent), _with_checksum(asdict(head)))
-
-    def _write(self, packed: bytes) -> None:
-        self._digest.update(packed)
-        self._file.write(packed)
-
-
 def write_zstd(recipe: Recipe) -> None:
     """Write the zstd form of a layer that has a recipe."""
+    digest = Digest()
+    packer = zstd.ZstdCompressor(level=_ZSTD_LEVEL)
     with new_file(recipe.folder, "zst") as file:
-        writer = ZstdWriter(file)
+
+        def write(packed: bytes) -> None:
+            digest.update(packed)
+            file.write(packed)
+
         with HashingThread() as thread:
-            stream = thread.stream(writer.write)
+            stream = thread.stream(lambda data: write(packer.compress(data)))
             for chunk in recipe.tar():
                 stream.put(chunk)
-        writer.finish()
+        write(packer.flush())
+        file.flush()
+        head = ZstdHead(digest.sha256, digest.size_bytes, Path(file.name).name)
+        write_file(zstd_head_path(recipe.folder), _with_checksum(asdict(head)))

@@ -51,32 +51,19 @@ def write_layer(
     source: LayerSource,
     folder: Path,
     cache: Path,
-    compression: Compression,
     observer: EntryObserver | None = None,
     cancel: threading.Event | None = None,
 ) -> recipe.LayerHead:
-    """Write the recipe, and with Compression.ZSTD the zstd form. The caller holds the folder's lock.
+    """Write the recipe. The caller holds the folder's lock.
 
     Raises:
         BadArchive, BadEntry: see `GzipAssembler.add` and `EntryCheck.add`. OSError: it can't be written.
     """
     tar, blob = recipe.Digest(), recipe.Digest()
-    with contextlib.ExitStack() as stack:
-        side = stack.enter_context(recipe.new_file(folder, "side"))
-        zstd = None
-        if compression is Compression.ZSTD:
-            zstd = recipe.ZstdWriter(stack.enter_context(recipe.new_file(folder, "zst")))
-        archives = stack.enter_context(Archives())
-        with HashingThread() as hashing, HashingThread() as packing:
-            tars = [hashing.stream(tar.update)]
-            if zstd is not None:
-                tars.append(packing.stream(zstd.write))
-
-            def to_tar(data: bytes) -> None:
-                for each in tars:
-                    each.put(data)
-
-            assembler = GzipAssembler(archives, LayerOutputs(side.write, to_tar, hashing.stream(blob.update).put))
+    with recipe.new_file(folder, "side") as side, Archives() as archives:
+        with HashingThread() as hashing:
+            outputs = LayerOutputs(side.write, hashing.stream(tar.update).put, hashing.stream(blob.update).put)
+            assembler = GzipAssembler(archives, outputs)
             check = EntryCheck(source.title)
             for entry in cancellable(source.entries(), cancel or threading.Event()):
                 check.add(entry)
@@ -102,8 +89,6 @@ def write_layer(
         )
         side.write(table)
         side.flush()
-        if zstd is not None:
-            zstd.finish()
         write_file(recipe.head_path(folder), head.to_json())
     return head
 
@@ -249,8 +234,8 @@ class LayerStore:
                 recipe.zstd_head_path(folder).unlink(missing_ok=True)
             recipe.sweep(folder, {each.file for each in (head, recipe.read_zstd_head(folder)) if each is not None})
             if head is None:
-                head = write_layer(source, folder, self._cache, compression, observer, cancel)
-            elif compression is Compression.ZSTD:
+                head = write_layer(source, folder, self._cache, observer, cancel)
+            if compression is Compression.ZSTD and recipe.read_zstd_head(folder) is None:
                 recipe.write_zstd(recipe.Recipe.open(head, folder, self._cache))
             layer = self._layer(source.key, head, compression)
         if layer is None:

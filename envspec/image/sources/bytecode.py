@@ -377,7 +377,7 @@ def standalone_build(
     cache: Path, series: str, sha256: str, fetch: Callable[[], Awaitable[Path]], *, is_known: bool
 ) -> PythonBuild:
     """A standalone build, by its archive's hash."""
-    return PythonBuild(cache, sha256, f"{TOP}/bin/python{series}", fetch, unpack_standalone, is_known)
+    return PythonBuild(cache, sha256, f"{TOP}/bin/python{series}", fetch, _unpack_in_thread, is_known)
 
 
 async def unpacked_build(build: PythonBuild) -> Path:
@@ -405,8 +405,7 @@ async def unpacked_build(build: PythonBuild) -> Path:
     return target / build.program
 
 
-async def unpack_standalone(archive: Path, folder: Path) -> None:
-    """Unpack a standalone build; nothing is written outside of `folder`. Raises BadPython."""
+async def _unpack_in_thread(archive: Path, folder: Path) -> None:
     await asyncio.to_thread(_unpack, archive, folder)
 
 

@@ -36,8 +36,6 @@ from envspec.image.sources.system_container import (
     run_job,
 )
 from envspec.image.sources.system_script import (
-    MIRROR,
-    AptRequest,
     form,
     installed,
     is_excluded,
@@ -349,13 +347,12 @@ async def build_system_layer(
 
 def _job(request: SystemLayerRequest, environ: Mapping[str, str]) -> ContainerJob:
     pins = request.locked.packages if request.locked else ()
-    wish = AptRequest(request.apt, request.snapshot, pins, environ.get(MIRROR) or None)
     where = endpoint_of(parse(request.base), dict(request.mirrors))
     return ContainerJob(
         base=f"{where.image_name}@{request.base.rpartition('@')[2]}",
         platform=request.platform,
         name=f"envspec-system-{request.key[:16]}",
-        files=work_files(wish, environ, certificates_of(environ)),
+        files=work_files(request.apt, request.snapshot, pins, environ, certificates_of(environ)),
     )
 
 

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
 from envspec.engine.client import inspect_image, open_engine
 from envspec.engine.errors import EngineError, NoEngine
 from envspec.errors import NetworkError, NoSolution
+from envspec.image.layers.contents import Chunks
 from envspec.image.sources.system_script import MIRROR, NO_APT, NO_SNAPSHOT, NO_UPDATE, OUT, WORK
 from envspec.models import Platform
 from envspec.registry.types import OCI_PLATFORMS
@@ -74,19 +75,6 @@ def forward_lines(lines: Iterable[str], log: _Log) -> list[str]:
         log(line)
         last.append(line)
     return list(last)
-
-
-class _Chunks(io.RawIOBase):
-    """Chunks of bytes as a raw stream."""
-
-    def __init__(self, chunks: Iterable[bytes]) -> None:
-        self._chunks = filter(None, chunks)
-        self._rest = memoryview(b"")
-
-    def read(self, size: int = -1) -> bytes:
-        self._rest = self._rest or memoryview(next(self._chunks, b""))
-        data, self._rest = self._rest[:size], self._rest[size:]
-        return bytes(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +170,7 @@ class DockerRunner:
                 lines = forward_lines(split_lines(client.logs(created["Id"], stream=True, follow=True)), log)
                 check_status(client.wait(created["Id"])["StatusCode"], lines, job)
                 chunks, _ = client.get_archive(created["Id"], OUT)
-                return read(tar_files(cast("IO[bytes]", _Chunks(chunks))))
+                return read(tar_files(cast("IO[bytes]", Chunks(chunks))))
             finally:
                 _remove(engine, job)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from importlib.resources import files
@@ -50,16 +49,6 @@ _LEFT_OUT: Final = (
 _FOLDERS_ONLY: Final = ("var/log/", "var/cache/")
 
 
-@dataclass(frozen=True, slots=True)
-class AptRequest:
-    """apt: names. snapshot: time of the archive. pins: `name=version` of locked packages. mirror: see MIRROR."""
-
-    apt: tuple[str, ...]
-    snapshot: datetime | None = None
-    pins: tuple[str, ...] = ()
-    mirror: str | None = None
-
-
 def form() -> str:
     """SHA-256 of the script and its rules: part of a layer's key."""
     rules = repr((_LEFT_OUT, _FOLDERS_ONLY, EPOCH, USER, UID, GID, HOME))
@@ -67,10 +56,17 @@ def form() -> str:
     return hashlib.sha256(scripts + _apt_conf(None).encode() + rules.encode()).hexdigest()
 
 
-def work_files(wish: AptRequest, environ: Mapping[str, str], certificates: bytes | None) -> dict[str, bytes]:
+def work_files(
+    apt: Sequence[str],
+    snapshot: datetime | None,
+    pins: Sequence[str],
+    environ: Mapping[str, str],
+    certificates: bytes | None,
+) -> dict[str, bytes]:
     """Name in WORK -> content of the container's input.
 
-    environ: this machine's; only its proxies are used. certificates: this machine's CA bundle.
+    apt: names. snapshot: time of the archive. pins: `name=version` of locked packages. environ: this machine's; only
+    its proxies and MIRROR are used. certificates: this machine's CA bundle.
     """
     bundle = f"{WORK}/ca.pem" if certificates else None
     variables = {
@@ -84,8 +80,8 @@ def work_files(wish: AptRequest, environ: Mapping[str, str], certificates: bytes
         # Perl's hashes have a random order too, and debconf writes them.
         "PERL_HASH_SEED": "0",
         "PERL_PERTURB_KEYS": "0",
-        "SNAPSHOT": "" if wish.snapshot is None else _timestamp(wish.snapshot),
-        "MIRROR": wish.mirror or "",
+        "SNAPSHOT": "" if snapshot is None else _timestamp(snapshot),
+        "MIRROR": environ.get(MIRROR, ""),
         "USER_NAME": USER,
         "USER_HOME": f"/{HOME}",
         "USER_ID": str(UID),
@@ -100,8 +96,8 @@ def work_files(wish: AptRequest, environ: Mapping[str, str], certificates: bytes
         "apt-sources.sh": _sources_script(),
         "environment": exported.encode(),
         "apt.conf": _apt_conf(bundle).encode(),
-        "preferences": _preferences(wish.pins).encode(),
-        "wanted": "".join(f"{name}\n" for name in wish.apt).encode(),
+        "preferences": _preferences(pins).encode(),
+        "wanted": "".join(f"{name}\n" for name in apt).encode(),
     }
     if certificates:
         result["ca.pem"] = certificates
