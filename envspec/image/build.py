@@ -31,7 +31,7 @@ from envspec.image.config import (
     image_config,
     image_of,
 )
-from envspec.image.layers.ownership import OwnedPathCache, entry_owners
+from envspec.image.layers.ownership import OwnedPathCache
 from envspec.image.layers.partition import partition
 from envspec.image.layers.store import LayerStore
 from envspec.image.layers.types import Compression, Image, Layer, LayerSource
@@ -41,7 +41,6 @@ from envspec.image.services import ServicesSource, has_pip, services_config
 from envspec.image.sources.bytecode import PycCompiler, find_compiler
 from envspec.image.sources.system import SystemLayerRequest, SystemSource, build_system_layer
 from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
-from envspec.io.archives import FileConflict, parents_of
 from envspec.io.cache import as_cache_error
 from envspec.io.tasks import gather_or_cancel
 from envspec.models import DIRECT_URL, Lock, Package, Platform, Resolution, SystemLayer, WheelContent
@@ -193,13 +192,7 @@ class ImageBuilder:
             unlisted = [source for source in plan.wheels if not self._owned.has(source)]
         written = await self._fetch_and_write(resolution, missing, unlisted)
         if not is_checked:
-            try:
-                await asyncio.to_thread(self._owned.owners, [*plan.below.sources, *plan.wheels])
-            except FileConflict:
-                # Unless the base layers are the cause, the wheels' files may be equal.
-                owners = await asyncio.to_thread(self._owned.owners, plan.below.sources)
-                await self._fetch(resolution, plan.wheels)
-                await asyncio.to_thread(check_conflicts, plan.wheels, owners)
+            await asyncio.to_thread(self._owned.owners, [*plan.below.sources, *plan.wheels])
         with as_cache_error(checked.parent):
             checked.parent.mkdir(parents=True, exist_ok=True)
             checked.touch()
@@ -251,9 +244,7 @@ class ImageBuilder:
                 raise
         return written
 
-    async def _fetch(
-        self, resolution: Resolution, sources: Iterable[WheelSource], arrived: OnFetched = ignore_fetched
-    ) -> None:
+    async def _fetch(self, resolution: Resolution, sources: Iterable[WheelSource], arrived: OnFetched) -> None:
         needed = {wheel.sha256 for source in sources for wheel in source.wheels}
         packages = [each for each in resolution.packages if each.wheel.sha256 in needed]
         await self.fetch_wheels(packages, arrived)
@@ -378,19 +369,3 @@ def _locked_wheel(package: Package, cache: Path, left_out: Iterable[str]) -> Loc
         url = without_credentials(package.file.url)
     path = wheel_path(cache, package)
     return LockedWheel(package.name, package.version, file.filename, file.sha256, path, url, tuple(left_out))
-
-
-def check_conflicts(wheels: Sequence[WheelSource], below: Mapping[str, str]) -> None:
-    """Check that no path has two owners. below: path -> owner, of the files and links in the base layers.
-
-    Raises:
-        FileConflict: names both. BadWheel, OSError: a wheel can't be read.
-    """
-    owned = entry_owners(each for source in wheels for each in source.listings())
-    folders: dict[str, str] = {}
-    for path, owner in owned.items():
-        folders.update(dict.fromkeys(parents_of(path), owner))
-    for path, owner in below.items():
-        # A folder over a lower layer's link would hide everything behind the link.
-        if other := owned.get(path) or folders.get(path):
-            raise FileConflict(path, owner, other)

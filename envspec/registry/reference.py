@@ -113,9 +113,9 @@ class Endpoint:
             parts = urlsplit(url)
             host, other = urlsplit(self.base).hostname or "", parts.hostname
         except ValueError:
-            return "is not a URL"
+            return "is not an http(s) URL"
         if parts.scheme not in {"http", "https"} or not other or "@" in parts.netloc:
-            return "is not a URL"
+            return "is not an http(s) URL"
         same = other == host or (is_loopback(host) and is_loopback(other))
         if parts.scheme == "http" and not (self.is_plain and same):
             return "is plain http"

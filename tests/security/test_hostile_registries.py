@@ -409,9 +409,9 @@ NO_CONFIG: Final = "config has no digest"
 NO_OBJECT: Final = "not a JSON object"
 #: Where a challenge says that its token server is -> the message.
 REALMS: Final = {
-    "http://u:p@x.y/t": "is not a URL",
-    "file:///etc/passwd": "is not a URL",
-    "http://[::1/t": "is not a URL",
+    "http://u:p@x.y/t": "is not an http(s) URL",
+    "file:///etc/passwd": "is not an http(s) URL",
+    "http://[::1/t": "is not an http(s) URL",
     "http://tokens.example/t": "is plain http",
     "http://169.254.169.254/t": "no login is sent there",
 }
@@ -671,9 +671,9 @@ def stored_as(part: str, name: str) -> Behave:
 #: Where an upload is to go -> the message.
 UPLOADS: Final = {
     "OTHER/up": "redirects to http://127.0.0.1",
-    "file:///etc/passwd": "for an upload is invalid",
-    "http://a:b@127.0.0.1/up": "for an upload is invalid",
-    "http://[::1/up": "for an upload is invalid",
+    "file:///etc/passwd": "is not an http(s) URL",
+    "http://a:b@127.0.0.1/up": "is not an http(s) URL",
+    "http://[::1/up": "is not an http(s) URL",
     "http://uploads.example/up": "which is plain http",
     "http://169.254.169.254/up": "which is",
 }

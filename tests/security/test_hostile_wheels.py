@@ -21,7 +21,7 @@ import pytest
 from envspec.build.reproducible import check_release, normalise
 from envspec.context import Context
 from envspec.errors import EnvspecError, NetworkError
-from envspec.image.build import check_conflicts
+from envspec.image.layers.ownership import owners_of
 from envspec.image.layers.recipe import Recipe
 from envspec.image.layers.store import write_layer
 from envspec.image.sources.python import Venv
@@ -64,7 +64,7 @@ def in_image(data: bytes, canary: Canary) -> str:
     folder.mkdir()
     try:
         source = WheelSource((wheel,), Scheme.of_venv(SERIES), None)
-        check_conflicts([source], {each.path: each.owner for each in Venv(Python(RUNNING, "system")).owned()})
+        owners_of((*Venv(Python(RUNNING, "system")).owned(), *source.owned()))
         head = write_layer(source, folder, canary.work)
         tar = b"".join(Recipe.open(head, folder, canary.work).tar())
     except EnvspecError as fault:

@@ -13,6 +13,7 @@ import io
 import json
 import posixpath
 import re
+import zlib
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,7 @@ from installer.utils import Scheme as InstallerScheme
 from installer.utils import construct_record_file, fix_shebang, parse_entrypoints
 
 from envspec.fetch.conda_link import RESERVED_FOLDERS
-from envspec.image.layers.ownership import OwnedEntries, OwnedPath, entry_owners
+from envspec.image.layers.ownership import OwnedPath, owners_of
 from envspec.image.layers.types import PREFIX, Entry, InMemory, ZipMember, with_folders
 from envspec.image.layers.wheel_zip import BadWheel, WheelMember, read_member, unpack_member, wheel_members
 from envspec.image.sources.bytecode import PycCompiler, SourceModule, with_bytecode
@@ -316,7 +317,7 @@ class WheelSource:
     wheels: tuple[LockedWheel, ...]
     scheme: Scheme
     pyc: PycCompiler | None
-    #: Layouts of `listings`, until `entries` uses them: a wheel's directory is read once.
+    #: Layouts of `owned`, until `entries` uses them: a wheel's directory is read once.
     _layouts: dict[LockedWheel, WheelLayout] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
@@ -348,7 +349,7 @@ class WheelSource:
         return with_folders(self._entries())
 
     def _entries(self) -> Iterator[Entry]:
-        entry_owners(self.listings())
+        owners_of(self.owned())
         layouts = [self._layouts.pop(wheel) for wheel in self._sorted()]
         files: dict[str, Entry] = {}
         sources: set[str] = set()
@@ -362,27 +363,19 @@ class WheelSource:
         for layout in layouts:
             yield layout.record(compiled)
 
-    def listings(self) -> tuple[OwnedEntries, ...]:
-        """The entries of each wheel, without bytecode and RECORD, for `entry_owners`.
+    def owned(self) -> tuple[OwnedPath, ...]:
+        """The paths of all wheels, without bytecode and RECORD.
 
         Raises:
             BadWheel: an invalid wheel. OSError: a wheel can't be read.
         """
-        found = []
+        paths = []
         for wheel in self._sorted():
             if wheel not in self._layouts:
                 self._layouts[wheel] = WheelLayout(wheel, self.scheme)
-            entries = tuple(self._layouts[wheel].files.values())
-            found.append(OwnedEntries(f"{wheel.name} {wheel.version}", entries))
-        return tuple(found)
-
-    def owned(self) -> tuple[OwnedPath, ...]:
-        """The paths of `listings`. Only empty files may be shared without comparing their content."""
-        paths = []
-        for wheel, listing in zip(self._sorted(), self.listings(), strict=True):
-            for entry in listing.entries:
-                digest = wheel.sha256 if entry.size_bytes or entry.mode != _FILE else ""
-                paths.append(OwnedPath(entry.path, listing.owner, digest))
+            for entry in self._layouts[wheel].files.values():
+                digest = f"{_crc32_of(entry):08x} {entry.size_bytes} {entry.mode:o}"
+                paths.append(OwnedPath(entry.path, f"{wheel.name} {wheel.version}", digest))
         return tuple(paths)
 
     def _sorted(self) -> list[LockedWheel]:
@@ -393,8 +386,17 @@ def _key_of(wheel: LockedWheel) -> list[object]:
     return [wheel.name, wheel.version, wheel.sha256, wheel.direct_url, *wheel.left_out]
 
 
+def _crc32_of(entry: Entry) -> int:
+    if isinstance(entry.data, ZipMember):
+        return entry.data.crc32
+    return zlib.crc32(_content_of(entry))
+
+
+def _content_of(entry: Entry) -> bytes:
+    return entry.data.content if isinstance(entry.data, InMemory) else b""
+
+
 def _source_module(entry: Entry) -> SourceModule:
     if isinstance(entry.data, ZipMember):
         return SourceModule(entry.path, entry.data.size_bytes, partial(read_member, entry.data))
-    content = entry.data.content if isinstance(entry.data, InMemory) else b""
-    return SourceModule(entry.path, len(content), lambda: content)
+    return SourceModule(entry.path, entry.size_bytes, partial(_content_of, entry))
