@@ -674,8 +674,8 @@ UPLOADS: Final = {
     "file:///etc/passwd": "is not an http(s) URL",
     "http://a:b@127.0.0.1/up": "is not an http(s) URL",
     "http://[::1/up": "is not an http(s) URL",
-    "http://uploads.example/up": "which is plain http",
-    "http://169.254.169.254/up": "which is",
+    "http://uploads.example/up": "is plain http",
+    "http://169.254.169.254/up": "is plain http",
 }
 
 PUSH: Final = [
