@@ -371,7 +371,13 @@ def _copy(root: Path, folder: Path, sha256: str) -> Path:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(root / name, target, follow_symlinks=False)
-    if tree_sha256(folder) != sha256:
-        # Its wheel is cached under the hash.
-        raise UsageError(f"{root} was changed while it was read", hint="run the same command again")
+    check_copy(folder, root, sha256)
     return folder
+
+
+def check_copy(copy: Path, path: Path, sha256: str) -> None:
+    """Raises UsageError, and removes a file's copy, if it is not what was hashed: it is cached under the hash."""
+    if tree_sha256(copy) != sha256:
+        if copy.is_file():
+            copy.unlink()
+        raise UsageError(f"{path} was changed while it was read", hint="run the same command again")

@@ -27,7 +27,7 @@ from envspec.build.types import (
     WheelBuildFailed,
     WrongWheel,
 )
-from envspec.build.wheel import build_wheel, folder_source, git_source, sdist_source
+from envspec.build.wheel import build_wheel, check_copy, folder_source, git_source, sdist_source
 from envspec.context import SILENT, Step
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import NetworkError, OfflineMiss, UnfitMachine
@@ -373,7 +373,11 @@ class _Sources:
         if path.is_dir():
             source = folder_source(path, sha256)
         elif not path.name.endswith(".whl"):
-            source = sdist_source(sha256, _give_path(path))
+
+            async def copied() -> Path:
+                return await asyncio.to_thread(self._copied, requirement.name, path, sha256)
+
+            source = sdist_source(sha256, copied)
         return _Found(LOCAL, f"{address}#sha256={sha256}", None, source)
 
     def _copy(self, name: str, path: Path, sha256: str, target: Target) -> CachedWheel:
@@ -384,10 +388,16 @@ class _Sources:
             raise WrongWheel(
                 name, f"{path.name} can't be loaded by Python {series} on {platform}", hint="name another wheel"
             )
+        cached = self._copied(name, path, sha256)
+        return CachedWheel(BuiltWheel(path.name, sha256, cached.stat().st_size), cached)
+
+    def _copied(self, name: str, path: Path, sha256: str) -> Path:
+        """A local file in the cache."""
         cached = archive_path(self._context.cache, name, sha256, path.name)
         with path.open("rb") as file:
             copy_to_cache(file, cached)
-        return CachedWheel(BuiltWheel(path.name, sha256, cached.stat().st_size), cached)
+        check_copy(cached, path, sha256)
+        return cached
 
 
 def _give_path(path: Path) -> Callable[[], Awaitable[Path]]:

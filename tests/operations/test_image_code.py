@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pytest
 
-from envspec.build.wheel import folder_source
+from envspec.build.wheel import check_copy, folder_source
 from envspec.context import Context
 from envspec.documents import parse_toml
 from envspec.errors import UsageError
@@ -398,6 +398,11 @@ def test_a_folder_that_changes_between_its_hash_and_its_copy_is_not_built(tmp_pa
     (project / "a.py").write_text("a = 2\n")
     with pytest.raises(UsageError, match="changed while"):
         asyncio.run(source.lay_out(tmp_path / "other", "a"))
+    copied = tmp_path / "a.whl"
+    copied.write_bytes(b"of another build")
+    with pytest.raises(UsageError, match="changed while"):
+        check_copy(copied, tmp_path / "b.whl", "0" * 64)
+    assert not copied.exists()
 
 
 def test_from_pyproject_to_an_image(scene: Scene) -> None:
