@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from envspec.io.cache import BASE_CONTENTS, COMPILED, CONDA_PACKAGES, CacheInUse, only_user_of
 from envspec.io.files import remove_tree
@@ -32,32 +32,28 @@ KINDS: Final = {
 }
 
 
-class _Place(NamedTuple):
-    """A folder of the cache. depth: of the entries below it."""
-
-    kind: str
-    depth: int = 1
-
-
-_PLACES: Final = {
-    "archives": _Place("archives"),
-    "built": _Place("archives"),
-    "uv": _Place("indexes"),
-    CONDA_PACKAGES: _Place("unpacked"),
-    "blobs": _Place("images", 2),
-    "wheel-content": _Place("images"),
-    BASE_CONTENTS: _Place("images"),
-    "image-known": _Place("images"),
-    "image-layers": _Place("images"),
-    "image-owned": _Place("images"),
-    "image-owners": _Place("images"),
-    "system-layers": _Place("images"),
-    "pythons": _Place("pythons"),
-    COMPILED: _Place("compiled"),
-    "conda": _Place("indexes"),
-    "engines": _Place("indexes"),
-    "index": _Place("indexes", 0),
+#: Folder of the cache -> the kind of its entries.
+_FOLDERS: Final = {
+    "archives": "archives",
+    "built": "archives",
+    "uv": "indexes",
+    CONDA_PACKAGES: "unpacked",
+    "blobs": "images",
+    "wheel-content": "images",
+    BASE_CONTENTS: "images",
+    "image-known": "images",
+    "image-layers": "images",
+    "image-owned": "images",
+    "image-owners": "images",
+    "system-layers": "images",
+    "pythons": "pythons",
+    COMPILED: "compiled",
+    "conda": "indexes",
+    "engines": "indexes",
+    "index": "indexes",
 }
+#: How deep entries are below their folder, if they are not its children; a folder of another name is one entry.
+_DEPTHS: Final = {"blobs": 2, "index": 0}
 #: uv's folder of unpacked wheels, of any version of uv.
 _UNPACKED: Final = "archive-v"
 #: Entries on their way out.
@@ -211,17 +207,18 @@ def _remove(entry: CacheEntry, cache: Path) -> str:
 
 def _paths(cache: Path) -> Iterator[tuple[str, Path]]:
     for top in _children(cache):
-        place = _PLACES.get(top.name, _Place("other", 0))
+        kind = _FOLDERS.get(top.name, "other")
         if top.name == "uv":
             for folder in _children(top):
                 if folder.name.startswith(_UNPACKED):
                     for path in _children(folder):
                         yield "unpacked", path
                 else:
-                    yield place.kind, folder
+                    yield kind, folder
             continue
-        for path in _entries_below(top, place.depth):
-            yield place.kind, path
+        depth = _DEPTHS.get(top.name, 0 if kind == "other" else 1)
+        for path in _entries_below(top, depth):
+            yield kind, path
 
 
 def _entries_below(folder: Path, depth: int) -> Iterator[Path]:
