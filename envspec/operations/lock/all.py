@@ -13,7 +13,7 @@ from pathlib import Path
 from envspec.context import Context
 from envspec.errors import EnvspecError, UsageError
 from envspec.io.files import replace_user_file
-from envspec.lockfile.folder import write_folder
+from envspec.lockfile.folder import folder_changes, write_folder
 from envspec.operations.lock.cache import check_owner, existing_lock, recall_lock
 from envspec.operations.lock_state import Compiled, LockRequest, variants_of
 
@@ -84,15 +84,19 @@ def write_all(requests: Sequence[LockRequest], made: Sequence[Compiled]) -> list
     made: of each request. Each folder is written as one step; a run that is killed between two of them leaves locks of
     which `--check` finds one stale.
 
-    The last item is an error if another run has changed the spec, or locked another one, or if a folder can't be
-    written: the locks before it are written. If none of them has changed, the spec is as it was.
+    The last item is an error if another run has changed the spec, or locked another one, or if something is in the way
+    of a lock: nothing is written then. If the disk is full, the locks before the error are written; if none of them has
+    changed, the spec is as it was.
     """
     path, new_text = requests[0].spec_path, made[0].new_text
     changed: list[tuple[Path, ...] | UsageError] = []
     try:
-        for request in requests:
+        for request, each in zip(requests, made, strict=True):
             # Another run may have locked another spec meanwhile.
             check_owner(request, existing_lock(request))
+            if each.files:
+                # Raises for what is in the way of one of them.
+                folder_changes(request.directory, each.files)
         if new_text is not None:
             _write_spec(path, made[0].original_text, new_text)
     except UsageError as error:
