@@ -440,7 +440,7 @@ def _preview(request: LockRequest, made: Compiled) -> Done:
 
 def _verify(request: LockRequest, chosen: Mapping[str, Any]) -> Done:
     """Resolve one spec again; every value of its lock that differs."""
-    from envspec.operations.lock.check import NOT_ITS_LOCK
+    from envspec.lockfile.check import NOT_ITS_LOCK
 
     path, directory = request.spec_path, request.directory
     reasons = _stale(request)

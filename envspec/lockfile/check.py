@@ -57,6 +57,10 @@ class StaleCause(Enum):
         return errors.get(self, StaleLock).code
 
 
+#: Causes that leave nothing to compare with what the spec gives.
+NOT_ITS_LOCK: Final = (StaleCause.NO_LOCK, StaleCause.FORMAT, StaleCause.DAMAGED, StaleCause.SPEC)
+
+
 class StaleReason(NamedTuple):
     """One cause of staleness.
 
@@ -132,7 +136,7 @@ def _check(
             )
         if b'index = "local"' in body:
             reasons += _project_reasons(body, spec_path, document)
-        if contents is not None and not any(reason.why is StaleCause.DAMAGED for reason in reasons):
+        if contents is not None and not any(reason.why in NOT_ITS_LOCK for reason in reasons):
             reasons += contents(content, tuple(reasons))
     else:
         reasons.insert(0, _changed(data, variant, spec_path, lock_dir, header))

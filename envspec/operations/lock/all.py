@@ -92,10 +92,10 @@ def write_all(requests: Sequence[LockRequest], made: Sequence[Compiled]) -> list
     changed: list[tuple[Path, ...] | UsageError] = []
     try:
         for request, each in zip(requests, made, strict=True):
-            # Another run may have locked another spec meanwhile.
-            check_owner(request, existing_lock(request))
             if each.files:
-                # Raises for what is in the way of one of them.
+                # Another run may have locked another spec meanwhile.
+                check_owner(request, existing_lock(request))
+                # Fails if something is in the way of one of them.
                 folder_changes(request.directory, each.files)
         if new_text is not None:
             _write_spec(path, made[0].original_text, new_text)
