@@ -23,7 +23,8 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from datetime import datetime, timezone
+from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -32,6 +33,7 @@ from typing import Any, BinaryIO, Final
 IS_POSSIBLE: Final = sys.platform == "linux"
 #: Of a child: what its parent was started with, as tests give it to the runs of their users.
 _OF_PARENT: Final = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}
+_ROOT: Final = Path(__file__).parents[2]
 _UTF_8: Final = {"LC_ALL": "C.UTF-8"}
 #: What other Pythons run, and what runs when it is imported.
 _ELSEWHERE: Final = ("envspec.conformance.", "envspec.verifier.", "envspec.__main__")
@@ -89,11 +91,10 @@ def _parent() -> str:
     """The socket of the parent of all runs, which is started for the first of them and ends with this process."""
     folder = tempfile.TemporaryDirectory(prefix="envspec-tests-")
     path = f"{folder.name}/socket"
-    root = Path(__file__).parents[2]
     process = subprocess.Popen(
         [sys.executable, "-m", __name__, path],
-        cwd=root,
-        env={"PATH": os.defpath, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"},
+        cwd=_ROOT,
+        env={"PATH": os.defpath, "PYTHONPATH": str(_ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -122,6 +123,7 @@ def _serve(path: str) -> None:
     for module in pkgutil.walk_packages(envspec.__path__, "envspec."):
         if not module.name.startswith(_ELSEWHERE):
             import_module(module.name)
+    _rehearse()
     # Otherwise a child's first collection copies all of this.
     gc.collect()
     gc.freeze()
@@ -141,6 +143,28 @@ def _serve(path: str) -> None:
                 if os.fork() == 0:
                     listening.close()
                     _watch(connection)
+
+
+def _rehearse() -> None:
+    """What every run computes alike, half of a small lock's time: tables of facts, forms of specs and locks."""
+    from envspec.facts import load_facts
+    from envspec.facts.tables import Facts, conda_names
+    from envspec.lockfile.document import load
+    from envspec.lockfile.header import LOCK_FILE
+    from envspec.operations.lock.recheck import compare_lock
+    from envspec.operations.lock_state import LockRequest
+    from envspec.resolve import cache as resolutions
+    from envspec.spec import load_spec
+
+    facts = load_facts()
+    for name, value in vars(Facts).items():
+        if isinstance(value, cached_property):
+            getattr(facts, name)
+    conda_names()
+    resolutions._stored_form()
+    request = LockRequest(_ROOT / "specs" / "llm.toml", _ROOT / "locks" / "llm")
+    lock = load((request.directory / LOCK_FILE).read_text(encoding="utf-8"), LOCK_FILE)
+    compare_lock(lock, load_spec(request.spec_path, datetime.now(timezone.utc)), facts, request)
 
 
 def _watch(connection: socket.socket) -> None:
