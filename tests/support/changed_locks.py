@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from copy import deepcopy
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -122,15 +122,25 @@ def _at(document: Any, path: Place) -> Any:
 
 
 def _with(document: Mapping[str, Any], path: Place, value: object) -> dict[str, Any]:
-    whole = deepcopy(dict(document))
-    _at(whole, path[:-1])[path[-1]] = value
+    whole, place = _copied(document, path)
+    place[path[-1]] = value
     return whole
 
 
 def _without(document: Mapping[str, Any], path: Place) -> dict[str, Any]:
-    whole = deepcopy(dict(document))
-    del _at(whole, path[:-1])[path[-1]]
+    whole, place = _copied(document, path)
+    del place[path[-1]]
     return whole
+
+
+def _copied(document: Mapping[str, Any], path: Place) -> tuple[dict[str, Any], Any]:
+    """A document that shares all but what contains a place, and the innermost of these."""
+    whole = dict(document)
+    place: Any = whole
+    for part in path[:-1]:
+        place[part] = copy(place[part])
+        place = place[part]
+    return whole, place
 
 
 def forge_document(folder: Path, document: Mapping[str, Any], *, is_header: bool = False) -> None:
