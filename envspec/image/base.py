@@ -19,18 +19,12 @@ from envspec.registry.reference import Reference, is_digest, parse
 from envspec.registry.types import Manifest, ManifestKind, image_blobs, read_json, read_manifest
 
 
-async def base_for(lock: Lock, platform: Platform, documents: ManifestCache) -> Base:
-    """The base of one platform's image.
+async def base_at(image: BaseImage, pinned: PinnedDigest, documents: ManifestCache) -> Base:
+    """A base on the platform of one of its digests.
 
     Raises:
-        UsageError: the lock has no base image, or no digest of it. ImageNotFound: the registry does not have it any
-        more. BadBase: it can't be read.
+        ImageNotFound: the registry does not have it any more. BadBase: it can't be read.
     """
-    return await base_at(*pinned_base(lock, platform), documents)
-
-
-async def base_at(image: BaseImage, pinned: PinnedDigest, documents: ManifestCache) -> Base:
-    """A base on the platform of one of its digests; raises as `base_for`."""
     name, platform = image.name, pinned.platform
     reference = parse(image.repository).at(pinned.digest or "")
     manifest = await documents.manifest(reference)

@@ -20,7 +20,7 @@ from envspec.credentials import without_credentials
 from envspec.errors import UsageError
 from envspec.fetch.types import OnFetched, ignore_fetched
 from envspec.fetch.wheels import fetch_wheels, wheel_path
-from envspec.image.base import ManifestCache, base_for
+from envspec.image.base import ManifestCache, base_at, pinned_base
 from envspec.image.base_layers import BaseLayers, PythonLayers
 from envspec.image.code import read_code
 from envspec.image.config import (
@@ -126,7 +126,7 @@ class ImageBuilder:
         """
         lock = self._options.lock.on(platform)
         resolution = next(each for each in lock.resolutions if each.target.platform is platform)
-        base = await base_for(lock, platform, self._manifests)
+        base = await base_at(*pinned_base(lock, platform), self._manifests)
         plan = await self._plan(resolution, base)
         layers = await self._layers(resolution, plan)
         identity, run = self._options.identity, services_config(lock.image)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from envspec.context import Context, Step
-from envspec.errors import UnfitMachine, UsageError
-from envspec.image.sources.bytecode import TOP, BadPython, open_archive, python_members
+from envspec.errors import UnfitMachine
+from envspec.image.sources.bytecode import TOP, BadPython, named_interpreter, open_archive, python_members
 from envspec.installer import uv
 from envspec.installer.request import InstallRequest, InstallStage
 from envspec.installer.staging import FOLDER, StagingFolder, site_packages
@@ -37,10 +37,13 @@ async def find_python(request: InstallRequest, context: Context) -> Interpreter:
     named = request.python
     if named is None and request.resolution.on_top_of:
         # The Python whose pip listed the packages, as a rule.
-        found = shutil.which("python3", path=context.environ.get("PATH"))
-        named = Path(found) if found else None
+        program = shutil.which("python3", path=context.environ.get("PATH"))
+        named = Path(program) if program else None
     if named is not None:
-        return await _named(named, locked, context)
+        found = await named_interpreter(named, locked, context.environ)
+        if found.version != locked.version:
+            context.reporter.warning(f"{named} is Python {found.version}; the lock was made for {locked.version}")
+        return found
     exact = await _installed(locked.version, context)
     if exact is not None and exact.version == locked.version:
         return exact
@@ -58,23 +61,6 @@ async def _installed(version: str, context: Context) -> Interpreter | None:
     if ended.status != 0 or not ended.lines:
         return None
     return await probe_interpreter(Path(ended.lines[-1]), context.environ)
-
-
-async def _named(path: Path, locked: Python, context: Context) -> Interpreter:
-    interpreter = await probe_interpreter(path, context.environ)
-    if interpreter is None:
-        raise UsageError(
-            f"--python {path} is not a CPython that runs on this machine",
-            hint=f"use an interpreter of Python {locked.version}",
-        )
-    if interpreter.version.split(".")[:2] != locked.series.split("."):
-        raise UsageError(
-            f"--python {path} is Python {interpreter.version}; the lock is for {locked.version}",
-            hint=f"use an interpreter of Python {locked.series}: wheels are built for a series",
-        )
-    if interpreter.version != locked.version:
-        context.reporter.warning(f"{path} is Python {interpreter.version}; the lock was made for {locked.version}")
-    return interpreter
 
 
 async def unpack(archive: Path, site: StagingFolder, locked: Python, context: Context) -> Interpreter:

@@ -120,8 +120,8 @@ def test_one_that_is_named(finder: Finder, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("version", "more", "why"),
     [
-        ("3.7.1", {}, "whose bytecode the image's"),
-        (FUTURE, {"magic": 1}, "whose bytecode the image's"),
+        ("3.7.1", {}, "; the lock is for"),
+        (FUTURE, {"magic": 1}, "; the lock is for"),
         (FUTURE, {"implementation": "PyPy"}, "is not a CPython that runs here"),
     ],
 )

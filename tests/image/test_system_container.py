@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import IO, cast
+
 import pytest
 
 from envspec.errors import EnvspecError
+from envspec.image.layers.contents import Chunks
 from envspec.image.sources.system_container import (
     ArchiveUnreachable,
     ContainerJob,
     InstallFailed,
     check_status,
+    pack_files,
+    tar_files,
 )
 from envspec.image.sources.system_script import NO_APT, NO_SNAPSHOT, NO_UPDATE
 from envspec.models import Platform
@@ -50,3 +55,12 @@ def test_a_failed_installation(status: int, output: str, kind: type[EnvspecError
         check_status(status, output.splitlines(), JOB)
     assert type(caught.value) is kind
     assert caught.value.exit_code == {InstallFailed: 4, ArchiveUnreachable: 5}[kind]
+
+
+@pytest.mark.parametrize("size", [1, 700, 1 << 20])
+def test_what_a_container_returns_however_it_is_cut(size: int) -> None:
+    files = {"changed": b"a\0b", "empty": b"", "layer.tar": bytes(range(256)) * 100}
+    data = pack_files(files)
+    pieces = [data[at : at + size] for at in range(0, len(data), size)]
+    stream = cast("IO[bytes]", Chunks([b"", *pieces]))
+    assert {name: file.read() for name, file in tar_files(stream)} == files

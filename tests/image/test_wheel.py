@@ -112,7 +112,7 @@ def test_programs_are_run_by_the_image_s_python(everything: Path) -> None:
 
 def test_bytecode_is_laid_beside_its_modules_and_listed(everything: Path) -> None:
     scheme = Scheme.of(".".join(map(str, sys.version_info[:2])))
-    site = scheme.purelib
+    site = scheme.library
     with_pyc = tree_of(WheelSource((locked(everything),), scheme, _OWN).entries())
     without = tree_of(WheelSource((locked(everything),), scheme, None).entries())
     made = sorted(set(with_pyc) - set(without))
@@ -135,9 +135,9 @@ def test_bytecode_that_a_wheel_brings_gives_way_to_ours(tmp_path: Path) -> None:
     wheel = locked(write_wheel(tmp_path, files=files))
     scheme = Scheme.of(".".join(map(str, sys.version_info[:2])))
     tree = tree_of(WheelSource((wheel,), scheme, _OWN).entries())
-    assert len(tree[f"{scheme.purelib}/{cached}"].content) > 20
-    assert tree[f"{scheme.purelib}/{broken}"].content == b"old"
-    rows = tree[f"{scheme.purelib}/thing-1.0.dist-info/RECORD"].content.decode().splitlines()
+    assert len(tree[f"{scheme.library}/{cached}"].content) > 20
+    assert tree[f"{scheme.library}/{broken}"].content == b"old"
+    rows = tree[f"{scheme.library}/thing-1.0.dist-info/RECORD"].content.decode().splitlines()
     assert [row for row in rows if cached in row] == [f"{cached},,"]
 
 

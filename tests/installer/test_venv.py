@@ -361,7 +361,7 @@ def test_another_patch_is_a_warning_and_another_series_is_refused(user: User) ->
 
 def test_a_python_that_is_none(user: User, lock: Path) -> None:
     message = refused(user.runs("install", lock, "--prefix", "env", "--python", "/bin/sh"), 2)
-    assert "/bin/sh is not a CPython that runs on this machine" in message
+    assert "/bin/sh is not a CPython that runs here" in message
 
 
 #: A standalone build with the interpreter that runs the tests, which finds its own library.

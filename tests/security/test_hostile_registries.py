@@ -30,7 +30,7 @@ import pytest
 
 from envspec.context import Connectivity
 from envspec.errors import EnvspecError, NetworkError
-from envspec.image.base import ManifestCache, base_for
+from envspec.image.base import ManifestCache, base_at, pinned_base
 from envspec.image.config import RunConfig, image_config
 from envspec.image.layers.store import BlobStore
 from envspec.io.http import open_http
@@ -221,7 +221,7 @@ async def build(scene: Scene, registry: Registry) -> None:
         return registry
 
     made = lock_of(scene)
-    base = await base_for(made, X86, ManifestCache(blobs, opened, Connectivity.ONLINE, lambda: None))
+    base = await base_at(*pinned_base(made, X86), ManifestCache(blobs, opened, Connectivity.ONLINE, lambda: None))
     image_config(made, "sha256:" + "0" * 64, X86, base, (), RunConfig())
     for layer in base.layers:
         await fetch_blob(registry, parse(base.name), layer.blob, blobs.path(layer.blob.digest))

@@ -452,7 +452,7 @@ async def find_compiler(
         own build differs from the lock. NoConfinement: there is only the image's own, and no sandbox.
     """
     if named is not None:
-        return _compiler(await _named(named, python, context), python, context)
+        return _compiler(await named_interpreter(named, python, context.environ), python, context)
     no_sandbox: NoConfinement | None = None
     try:
         if (found := await _own(python, own, context)) is not None:
@@ -520,16 +520,21 @@ def _compiler(local: Interpreter, python: Python, context: Context) -> PycCompil
     return PycCompiler(local.path, local.version, context.jobs)
 
 
-async def _named(path: Path, python: Python, context: Context) -> Interpreter:
-    local = await probe_interpreter(path, context.environ)
+async def named_interpreter(path: Path, python: Python, environ: Mapping[str, str]) -> Interpreter:
+    """The interpreter that the user names for a locked Python.
+
+    Raises:
+        UsageError: it is not a CPython of its series, or a preview of that.
+    """
+    local = await probe_interpreter(path, environ)
     if local is None:
         raise UsageError(
             f"--python {path} is not a CPython that runs here", hint=f"use an interpreter of Python {python.version}"
         )
     if not _is_compatible(local, python):
         raise UsageError(
-            f"--python {path} is Python {local.version}, whose bytecode the image's {python.version} can't load",
-            hint=f"use an interpreter of Python {python.version}, or omit bytecode with --no-compile-bytecode",
+            f"--python {path} is Python {local.version}; the lock is for {python.version}",
+            hint=f"use an interpreter of Python {python.series}: wheels and bytecode are those of a series",
         )
     return local
 

@@ -106,8 +106,7 @@ class Scheme:
     """
 
     series: str
-    purelib: str
-    platlib: str
+    library: str
     scripts: str
     data: str
     headers: str
@@ -118,7 +117,7 @@ class Scheme:
         """For a Python with a prefix of its own: standalone or conda's."""
         library = f"{prefix}/lib/python{series}/site-packages"
         headers = f"{prefix}/include/python{series}"
-        return cls(series, library, library, f"{prefix}/bin", prefix, headers, f"/{prefix}/bin/python")
+        return cls(series, library, f"{prefix}/bin", prefix, headers, f"/{prefix}/bin/python")
 
     @classmethod
     def of_venv(cls, series: str, prefix: str = PREFIX) -> Scheme:
@@ -138,7 +137,8 @@ class WheelLayout:
         info = _dist_info(wheel, members)
         self.files: dict[str, Entry] = {}
         self._wheel, self._scheme = wheel, scheme
-        self._library = scheme.purelib if _is_pure(wheel, info) else scheme.platlib
+        _check_format(wheel, info)
+        self._library = scheme.library
         self._scripts = _scripts(wheel, info, scheme)
         self._moved: dict[str, str] = {}
         self._generated: dict[str, bytes] = {}
@@ -179,8 +179,8 @@ class WheelLayout:
             self._place(member, f"{self._library}/{member.path}", mode)
             return
         folders = {
-            "purelib": self._scheme.purelib,
-            "platlib": self._scheme.platlib,
+            "purelib": self._library,
+            "platlib": self._library,
             "scripts": self._scheme.scripts,
             "data": self._scheme.data,
             "headers": f"{self._scheme.headers}/{self._wheel.name}",
@@ -251,11 +251,10 @@ def _dist_info(wheel: LockedWheel, members: Sequence[WheelMember]) -> Mapping[st
     return info
 
 
-def _is_pure(wheel: LockedWheel, info: Mapping[str, WheelMember]) -> bool:
+def _check_format(wheel: LockedWheel, info: Mapping[str, WheelMember]) -> None:
     headers = BytesHeaderParser().parsebytes(_text(wheel, info["WHEEL"]))
     if not str(headers["Wheel-Version"]).startswith("1."):
         raise BadWheel(wheel.filename, f"its format is {headers['Wheel-Version']}, only 1 is supported")
-    return str(headers["Root-Is-Purelib"]).lower() == "true"
 
 
 def _scripts(wheel: LockedWheel, info: Mapping[str, WheelMember], scheme: Scheme) -> tuple[Script, ...]:
@@ -327,7 +326,7 @@ class WheelSource:
         parts = [
             _FORM,
             [_key_of(wheel) for wheel in self._sorted()],
-            [scheme.series, scheme.purelib, scheme.platlib, scheme.scripts],
+            [scheme.series, scheme.library, scheme.library, scheme.scripts],
             [scheme.data, scheme.headers, scheme.interpreter],
             self.pyc.key if self.pyc else None,
         ]
