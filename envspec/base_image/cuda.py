@@ -13,7 +13,7 @@ from typing import Final
 from envspec.errors import NoSolution
 from envspec.facts import Facts
 from envspec.facts.cuda import require_for
-from envspec.facts.tables import CpuBuildRow, CudaBuildRow, PartsRow, minor, numeric, rows_on, rows_with
+from envspec.facts.tables import CpuBuildRow, CudaBuildRow, PartsRow, numeric, rows_on, rows_with
 from envspec.models import (
     CONFLICT,
     DEFAULT_INDEX,
@@ -571,13 +571,13 @@ def _release_of_builds(request: CudaRequest, pins: Sequence[CudaPins], facts: Fa
         builds += each.builds
     if not builds:
         return None
-    builds.sort(key=lambda build: minor(build[1].cuda))
+    builds.sort(key=lambda build: CudaVersion.parse(build[1].cuda))
     newest, row = builds[-1]
     platform = pins[0].platform
-    major = minor(row.cuda).major
+    major = CudaVersion.parse(row.cuda).major
     warnings = []
     for pin, other in builds:
-        its_major = minor(other.cuda).major
+        its_major = CudaVersion.parse(other.cuda).major
         if request.version is not None and request.version.major != its_major:
             needed = require_for(pin.name, request.version.major, platform, facts)
             alternative = f", or require {needed}" if needed else ""
@@ -595,9 +595,9 @@ def _release_of_builds(request: CudaRequest, pins: Sequence[CudaPins], facts: Fa
             if needed:
                 text += f". Require {needed}"
             warnings.append(text)
-    cuda = request.version or minor(row.cuda)
+    cuda = request.version or CudaVersion.parse(row.cuda)
     why: Why = (reason("built-for", package=newest, cuda=row.cuda),)
-    if cuda != minor(row.cuda):
+    if cuda != CudaVersion.parse(row.cuda):
         why = (reason("in-spec"), *why, reason("any-minor", major=cuda.major))
     return Release(cuda, None, Decision("cuda.release", str(cuda), why, row.source), tuple(warnings))
 
@@ -657,7 +657,7 @@ def _needs_of_builds(release: Release, pins: Sequence[CudaPins], brought: set[st
     names, sources, cudnns = set(), [], []
     for each in pins:
         for pin, row in each.builds:
-            if minor(row.cuda).major != release.cuda.major:
+            if CudaVersion.parse(row.cuda).major != release.cuda.major:
                 continue
             names.add(pin.name)
             sources.append(row.source)

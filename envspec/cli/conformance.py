@@ -27,6 +27,7 @@ from envspec.cli.options import (
 from envspec.cli.output import Result, in_formats, plain
 from envspec.cli.progress import TerminalReporter
 from envspec.conformance.checks import CHECKS
+from envspec.conformance.text import first_of
 from envspec.errors import EnvspecError, UnfitMachine, UsageError
 from envspec.report import RECEIPT
 
@@ -192,10 +193,7 @@ def _error(found: Receipt, report: Path | None) -> EnvspecError:
     """What a run ends with that did not pass: the first reasons. The receipt has all of them."""
     from envspec.receipts.model import Verdict
 
-    more = len(found.reasons) - _REASONS
-    reasons = "; ".join(found.reasons[:_REASONS])
-    if more > 0:
-        reasons += f"; and {more} more"
+    reasons = "; ".join(first_of(found.reasons, _REASONS))
     if found.verdict is Verdict.FAILED:
         return Failed(f"{found.subject}: conformance failed: {reasons}", hint=_hint(found, report))
     if not found.summary.question:

@@ -193,11 +193,10 @@ def _request(lock: str, context: Context, chosen: Mapping[str, Any]) -> ImageReq
 
 
 def _warn_of_secrets(paths: Sequence[str]) -> None:
-    names = ", ".join(paths[:_MOST_NAMED])
-    if len(paths) > _MOST_NAMED:
-        names += f" and {len(paths) - _MOST_NAMED} more"
+    from envspec.conformance.text import some_of
+
     output.warn(
-        f"[image] copy puts {names} into the image, which everybody who has the image can read: "
+        f"[image] copy puts {some_of(paths, _MOST_NAMED)} into the image, which everybody who has the image can read: "
         "copy folders without secrets, and set these at the start: `envspec run --env NAME`"
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -107,15 +107,18 @@ def command(sources: tuple[Path, ...], prefixes: tuple[Path, ...], path: Path | 
     from envspec.operations.lock_state import as_of_option
 
     now = datetime.now(timezone.utc).replace(microsecond=0)
+    if not sources and not prefixes:
+        sources = (Path(),)
+    files, gpus = _files_in(sources, chosen["gpus"])
     request = InitRequest(
         root=Path(),
-        sources=(),
+        sources=(*files, *prefixes),
         choices=Choices(
             as_of=None if chosen["as_of"] is None else as_of_option(chosen["as_of"], now),
             name=chosen["name"],
             python=chosen["python"],
             platforms=tuple(map(Platform, chosen["platforms"])),
-            gpus=chosen["gpus"],
+            gpus=gpus,
             driver=chosen["driver"],
             cuda=chosen["cuda"],
         ),
@@ -126,10 +129,6 @@ def command(sources: tuple[Path, ...], prefixes: tuple[Path, ...], path: Path | 
         target=chosen["target"],
         kind=chosen["kind"] or "",
     )
-    if not sources and not prefixes:
-        sources = (request.root,)
-    request = _with_files(request, sources)
-    request = replace(request, sources=(*request.sources, *prefixes))
     found, draft = write_spec(request, now, dry_run=chosen["dry_run"])
     if chosen["dry_run"]:
         output.info(f"would write {found.spec}:")
@@ -160,36 +159,36 @@ def _locked(request: InitRequest, found: Imported, draft: Draft, chosen: dict[st
         return replace(found, error=error)
 
 
-def _with_files(request: InitRequest, sources: tuple[Path, ...]) -> InitRequest:
-    """With the files and environments of the command, and the files in its folders of projects."""
+def _files_in(sources: Sequence[Path], gpus: tuple[str, ...]) -> tuple[list[Path], tuple[str, ...]]:
+    """The files and environments of the command, and the files in its folders of projects; and the GPUs.
+
+    On a terminal, the user confirms the files of a project, and names GPUs.
+    """
+    from envspec.importers import sources_in
     from envspec.importers.prefix import is_environment
 
+    files: list[Path] = []
     for path in sources:
-        if path.is_dir() and not is_environment(path):
-            request = _with_project(request, path)
-        else:
-            request = replace(request, sources=(*request.sources, path))
-    return request
-
-
-def _with_project(request: InitRequest, folder: Path) -> InitRequest:
-    """With the sources in a folder; on a terminal, the user confirms them and names GPUs."""
-    from envspec.importers import sources_in
-
-    found = sources_in(folder)
-    if not found:
-        raise UsageError(
-            f"no requirements, pyproject.toml, environment.yml or Dockerfile in {folder.absolute()}",
-            hint="name the sources: `envspec init requirements.txt`, or an environment: `envspec init --prefix .venv`",
-        )
-    if not (terminal.is_terminal(sys.stdin) and terminal.is_terminal(sys.stderr)):
-        output.info(f"importing {', '.join(map(str, found))}")
-        return replace(request, sources=(*request.sources, *found))
-    chosen = tuple(each for each in found if click.confirm(f"import {each}?", default=True, err=True))
-    if not chosen:
-        raise UsageError("no source is left", hint="name the sources: `envspec init requirements.txt`")
-    gpus = request.choices.gpus or _gpus()
-    return replace(request, sources=(*request.sources, *chosen), choices=replace(request.choices, gpus=gpus))
+        if not path.is_dir() or is_environment(path):
+            files.append(path)
+            continue
+        found = sources_in(path)
+        if not found:
+            raise UsageError(
+                f"no requirements, pyproject.toml, environment.yml or Dockerfile in {path.absolute()}",
+                hint="name the sources: `envspec init requirements.txt`, or an environment: "
+                "`envspec init --prefix .venv`",
+            )
+        if not (terminal.is_terminal(sys.stdin) and terminal.is_terminal(sys.stderr)):
+            output.info(f"importing {', '.join(map(str, found))}")
+            files += found
+            continue
+        confirmed = [each for each in found if click.confirm(f"import {each}?", default=True, err=True)]
+        if not confirmed:
+            raise UsageError("no source is left", hint="name the sources: `envspec init requirements.txt`")
+        files += confirmed
+        gpus = gpus or _gpus()
+    return files, gpus
 
 
 def _gpus() -> tuple[str, ...]:

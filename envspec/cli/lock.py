@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 
 #: Values of a stale lock that are printed.
 _MOST_FIELDS: Final = 20
+#: Option -> those that exclude it: --verify writes no lock, and needs the network.
+_EXCLUDED: Final = {
+    "check": ("verify", "dry_run", "on_top_of", "image"),
+    "verify": ("dry_run", "offline", "upgrade", "upgrade_package", "as_of", "on_top_of", "image"),
+    "dry_run": ("image",),
+}
 #: Options of all commands that lock.
 LOCKING: Final = combined(
     path_option(
@@ -181,27 +187,10 @@ def _on_top_of(path: Path, file: Path | None) -> str | None:
 
 def _refuse_pairs(chosen: Mapping[str, Any]) -> None:
     """Raise UsageError for options that exclude each other."""
-    modes = [name for name in ("check", "verify", "dry_run") if chosen[name]]
-    named = ("offline", "upgrade", "upgrade_package", "as_of", "on_top_of", "image")
-    writing = [name for name in named if chosen[name]]
-    if modes == ["check", "verify"]:
-        raise UsageError("--verify includes --check", hint="remove --check")
-    if len(modes) > 1:
-        raise UsageError(f"{' and '.join(map(_option, modes))} exclude each other", hint="use one of them")
-    for mode, names in {"check": ["on_top_of", "image"], "dry_run": ["image"]}.items():
-        for name in names:
-            if mode in modes and name in writing:
-                raise UsageError(f"{_option(name)} and {_option(mode)} exclude each other", hint="remove one of them")
-    if chosen["upgrade"] and chosen["upgrade_package"]:
-        raise UsageError(
-            "--upgrade and --upgrade-package exclude each other: --upgrade moves every package",
-            hint="remove one of them",
-        )
-    if "verify" in modes and writing:
-        raise UsageError(
-            "--verify writes no lock and needs the network",
-            hint="remove --offline, --upgrade, --upgrade-package, --as-of, --on-top-of and --image",
-        )
+    for mode, others in _EXCLUDED.items():
+        for other in others:
+            if chosen[mode] and chosen[other]:
+                raise UsageError(f"{_option(other)} and {_option(mode)} exclude each other", hint="remove one of them")
 
 
 def _option(name: str) -> str:

@@ -18,6 +18,14 @@ def first_of(texts: Sequence[str], most: int) -> list[str]:
     return shown
 
 
+def some_of(names: Sequence[str], most: int) -> str:
+    """`a, b and 3 more`."""
+    text = ", ".join(names[:most])
+    if len(names) > most:
+        text += f" and {len(names) - most} more"
+    return text
+
+
 def named_texts(texts: Mapping[str, str]) -> str:
     """`name: text; name: text`."""
     return "; ".join(f"{name}: {text}" for name, text in texts.items())

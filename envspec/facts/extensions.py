@@ -11,9 +11,9 @@ from typing import Final
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from envspec.facts.gpu import capability_of, without_code
+from envspec.facts.gpu import gpus_without_code
 from envspec.facts.tables import ExtensionRow, Facts, GpuRow, rows_on
-from envspec.models import CudaVersion, GpuCodeFound, Platform
+from envspec.models import CudaVersion, Platform
 from envspec.names import normalised
 
 #: The words of a row's `label`; a local version is lower case, with dots for dashes (PEP 440).
@@ -223,11 +223,7 @@ class Extensions:
         """The GPUs that a release's wheels do not serve, as far as it is known."""
         if row is None or not row.sm:
             return ()
-        capabilities = {}
-        for gpu in self.gpus:
-            capability = capability_of(gpu)
-            capabilities[f"{gpu.name} ({capability.sm})"] = capability
-        return without_code(capabilities, GpuCodeFound(row.sm, row.ptx))
+        return gpus_without_code(self.gpus, row.sm, row.ptx)
 
     def requirement(self, name: str, version: Version) -> str | None:
         """The requirement on torch that a wheel's label implies; None for none."""

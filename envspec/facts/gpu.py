@@ -121,6 +121,12 @@ def without_code(gpus: Mapping[str, ComputeCapability], code: GpuCodeFound) -> t
     return tuple(name for name, capability in gpus.items() if runs(capability, code.sm, code.ptx) is Runs.NOT)
 
 
+def gpus_without_code(gpus: Iterable[GpuRow], sm: tuple[str, ...], ptx: tuple[str, ...]) -> tuple[str, ...]:
+    """As `without_code`: `V100 (sm_70)`."""
+    capabilities = {names_with_sm([gpu]): capability_of(gpu) for gpu in gpus}
+    return without_code(capabilities, GpuCodeFound(sm, ptx))
+
+
 def _runs_sass(gpu: ComputeCapability, target: str) -> bool:
     built = ComputeCapability.parse(target)
     if target.endswith("a") or (gpu.major, gpu.minor) in TEGRA or (built.major, built.minor) in TEGRA:

@@ -444,11 +444,6 @@ def versions_of(rows: Iterable[TorchRelease]) -> tuple[str, ...]:
     return tuple(row.version for row in rows)
 
 
-def minor(release: str) -> CudaVersion:
-    """`12.8.1` -> 12.8."""
-    return CudaVersion.parse(release)
-
-
 def ranges_text(versions: Sequence[str], known: Sequence[str]) -> str:
     """`2.8.0 to 2.10.0, 2.12.0`: neighbours among the known releases are one range."""
     spans: list[list[str]] = []
@@ -625,10 +620,10 @@ class Facts:
         Raises:
             UsageError: a major version that the data does not know.
         """
-        same = [row for row in self.drivers if minor(row.cuda) == minor(release)]
+        same = [row for row in self.drivers if CudaVersion.parse(row.cuda) == CudaVersion.parse(release)]
         if same:
             return next(rows_with(same, cuda=release), same[-1])
-        family = next(rows_with(self.driver_families, cuda=minor(release).major), None)
+        family = next(rows_with(self.driver_families, cuda=CudaVersion.parse(release).major), None)
         if family is None:
             raise UsageError(
                 f"no driver is known for CUDA {release}", hint='add a row to the spec: [[facts.driver]] cuda = "..."'
@@ -650,12 +645,12 @@ class Facts:
         cudas = []
         for row in self.drivers:
             if driver is None or (row.bundled and at_least(driver, row.bundled)):
-                cudas.append(minor(row.cuda))
+                cudas.append(CudaVersion.parse(row.cuda))
         return max(cudas, default=None)
 
     def releases_of(self, cuda: CudaVersion) -> tuple[str, ...]:
         """CUDA releases (`12.8.0`, `12.8.1`) of a minor version that have an image, oldest first."""
-        return tuple(dict.fromkeys(row.cuda for row in self.images if minor(row.cuda) == cuda))
+        return tuple(dict.fromkeys(row.cuda for row in self.images if CudaVersion.parse(row.cuda) == cuda))
 
     def digest_of(self, tag: str, platform: Platform) -> DigestRow | None:
         """The recorded digest of a tag on a platform; the manifest list's before one platform's own manifest."""

@@ -189,11 +189,12 @@ def _for_machines(
         return replace(_for_machines(facts, torch, any_gpu, platform, as_of), serves_gpus=False)
     if found is None:
         raise _no_build_for_driver(facts, torch, rows, machines, platform)
-    row, variant = found
+    row, cuda = found
     usual = row.default_on(platform)
-    tried = next(iter(_variants(facts, matching[-1], platform, machines)), "cpu")
+    tried = matching[-1].default_on(platform) or "cpu"
+    if machines.driver:
+        tried = next((each.variant for each in cuda_builds(facts, matching[-1], platform)), "cpu")
     left_out = _left_out(facts, matching[-1], row, tried, platform, machines)
-    cuda = CudaVersion.parse(variant)
     if machines.driver is None:
         if not left_out:
             return default
@@ -212,7 +213,7 @@ def _for_machines(
     if machines.gpus:
         gpu_names = names_text(machines.gpus)
         why = reason("torch-for-machines", gpus=gpu_names, driver=machines.driver, torch=row.version, cuda=cuda)
-    if variant == usual:
+    if cuda.variant == usual:
         # A driver that runs a release's default build runs those of older releases.
         bound = "" if row is facts.torch[-1] else f"<={row.version}"
         is_default = reason("torch-is-default", platform=platform.value)
@@ -225,22 +226,16 @@ def _for_machines(
 
 def _newest_build(
     facts: Facts, rows: Sequence[TorchRelease], platform: Platform, machines: Machines
-) -> tuple[TorchRelease, str] | None:
-    """The newest of the releases, oldest first, with a build that runs on the machines, and that build's variant."""
+) -> tuple[TorchRelease, CudaVersion] | None:
+    """As `newest_build_for`; without a driver, of default builds alone."""
+    if machines.driver:
+        return newest_build_for(facts, rows, platform, machines)
     for row in reversed(rows):
-        for variant in _variants(facts, row, platform, machines):
-            if not _obstacle(facts, row, variant, platform, machines):
-                return row, variant
+        default = row.default_on(platform)
+        for cuda in builds_for(facts, row, platform, machines):
+            if cuda.variant == default:
+                return row, cuda
     return None
-
-
-def _variants(facts: Facts, row: TorchRelease, platform: Platform, machines: Machines) -> list[str]:
-    """The CUDA builds of a release among which a spec without a CUDA version chooses, the first one first."""
-    variants = []
-    for cuda in cuda_builds(facts, row, platform):
-        if machines.driver or cuda.variant == row.default_on(platform):
-            variants.append(cuda.variant)
-    return variants
 
 
 def _obstacle(facts: Facts, row: TorchRelease, variant: str, platform: Platform, machines: Machines) -> Reason | None:
@@ -294,10 +289,10 @@ def _no_build_for_driver(
 ) -> NoSuchBuild:
     older, hints = _newest_build(facts, rows, platform, machines), []
     if older:
-        release, variant = older
+        release, cuda = older
         hint = f"torch {release.version} is the newest that it runs"
-        if variant != release.default_on(platform):
-            hint += f', with [cuda] version = "{CudaVersion.parse(variant)}"'
+        if cuda.variant != release.default_on(platform):
+            hint += f', with [cuda] version = "{cuda}"'
         hints.append(hint)
     matching = matching_rows(rows, torch)
     gpus = machines.gpus

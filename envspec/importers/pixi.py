@@ -15,7 +15,7 @@ from typing import Any, Final
 from envspec.documents import table_of
 from envspec.escaping import cut
 from envspec.facts import load_facts
-from envspec.facts.tables import minor, numeric
+from envspec.facts.tables import numeric
 from envspec.importers.conda_specs import (
     add_channel,
     add_name,
@@ -35,6 +35,7 @@ from envspec.importers.poetry import requirement_of
 from envspec.importers.toml_lines import TomlFile, items_of, text_of
 from envspec.importers.types import Clue, Import, Outcome, Source, Unreadable
 from envspec.importers.variables import READ, read_variable
+from envspec.models import CudaVersion
 from envspec.names import normalised
 from envspec.spec.dates import read_as_of
 from envspec.spec.errors import BadValue, KeyPath
@@ -356,7 +357,7 @@ def _driver_of(version: str) -> str:
     for family in facts.driver_families:
         if str(family.cuda) == version:
             return family.minimum
-    bundled = [row.bundled for row in facts.drivers if str(minor(row.cuda)) == series]
+    bundled = [row.bundled for row in facts.drivers if str(CudaVersion.parse(row.cuda)) == series]
     return min(filter(None, bundled), key=numeric, default="")
 
 

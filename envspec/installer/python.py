@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from envspec.conformance.text import first_of
 from envspec.context import Context, Step
 from envspec.errors import UnfitMachine
 from envspec.image.sources.bytecode import TOP, BadPython, named_interpreter, open_archive, python_members
@@ -162,9 +163,7 @@ def _check_beneath(resolution: Resolution, below: PythonPath, python: Path) -> N
     found = list(compare_beneath(expected, folders))
     if found:
         place = resolution.on_top_of.source if resolution.on_top_of else ""
-        lines = [f"{each.package}: {each.text}" for each in found[:_MOST_SHOWN]]
-        if len(found) > _MOST_SHOWN:
-            lines.append(f"and {len(found) - _MOST_SHOWN} more")
+        lines = first_of([f"{each.package}: {each.text}" for each in found], _MOST_SHOWN)
         raise UnfitMachine(
             "\n  ".join([f"{python} does not have the packages of {place}, on top of which the lock is:", *lines]),
             hint="name the Python that has them by --python; or list its packages again, and lock again",

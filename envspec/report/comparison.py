@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final
 
-from envspec.conformance.text import counted
+from envspec.conformance.text import counted, some_of
 from envspec.escaping import markdown
 from envspec.receipts.compare import Comparison, Line, Weight, columns, has_shared_fingerprint
 from envspec.receipts.metrics import devices, has_kind
@@ -126,21 +126,14 @@ def _answer(comparison: Comparison, *sections: str) -> str:
         for line in comparison.sections[section]:
             if line.weight is not Weight.INFO:
                 different.append(line.what)
-    return f"no: {_some(different)}" if different else "yes"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    if more <= 1:
-        return ", ".join(names)
-    return f"{', '.join(names[:_NAMED])} and {more} more"
+    return f"no: {some_of(different, _NAMED)}" if different else "yes"
 
 
 def _bits(comparison: Comparison) -> str:
     if comparison.faults:
-        return f"no, a machine computes wrong results: {_some([line.what for line in comparison.faults])}"
+        return f"no, a machine computes wrong results: {some_of([line.what for line in comparison.faults], _NAMED)}"
     if different := [line.what for line in comparison.sections["Fingerprints"]]:
-        return f"exact results yes, others no: {_some(different)}"
+        return f"exact results yes, others no: {some_of(different, _NAMED)}"
     if has_shared_fingerprint(comparison.receipts):
         return "yes"
     return "unknown: no fingerprint is in all receipts"
@@ -153,7 +146,7 @@ def _speed(comparison: Comparison) -> str:
         return "not compared: the machines are of different kinds"
     beyond = [f"{each.check}: {each.name}" for each in comparison.numbers if each.is_beyond]
     if beyond:
-        return f"no: {_some(beyond)}"
+        return f"no: {some_of(beyond, _NAMED)}"
     # Times have no tolerance: a cold cache doubles them.
     if any(each.is_judged for each in comparison.numbers):
         return "yes, within the tolerances"

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from packaging.version import Version
 
+from envspec.conformance.text import some_of
 from envspec.errors import NoSolution
 from envspec.models import SPEC, CondaPackage, CudaVersion, Dependent, GpuCodeFound, InstalledPackage, Platform
 from envspec.spec.errors import KeyPath
@@ -145,9 +146,7 @@ class CondaProvided(_Provided):
         names = required_by(self.askers)
         required = ""
         if names:
-            required = f", required by {', '.join(names[:3])}"
-        if len(names) > 3:
-            required += f" and {len(names) - 3} more"
+            required = f", required by {some_of(names, 3)}"
         return f"{self} (conda's {self.package}{required})"
 
     @property

@@ -10,16 +10,16 @@ from envspec.facts.gpu import (
     Runs,
     capability_of,
     first_drivers,
+    gpus_without_code,
     has_wheel,
     oldest_driver,
     runs,
     unsupported,
-    without_code,
 )
 from envspec.facts.tables import GpuRow, at_least, numeric
 from envspec.facts.torch import Machines, builds_for, driver_of_build, served
 from envspec.importers.types import Source
-from envspec.models import CudaVersion, GpuCodeFound
+from envspec.models import CudaVersion
 from envspec.origins import PYTORCH_INDEX
 
 NO_CODE: Final = Rule("ENV201", Severity.ERROR, "torch has no code for a GPU")
@@ -38,11 +38,8 @@ def gpu_code(audit: Audit) -> Iterator[Finding]:
         row = audit.facts.extension(each.name, each.version.partition("+")[0])
         if row is None or each.is_sdist or not row.sm:
             continue
-        gpus = {}
-        for gpu, _ in _meant(audit, row.sm, row.ptx):
-            capability = capability_of(gpu)
-            gpus[f"{gpu.name} ({capability.sm})"] = capability
-        if missing := without_code(gpus, GpuCodeFound(row.sm, row.ptx)):
+        gpus = [gpu for gpu, _ in _meant(audit, row.sm, row.ptx)]
+        if missing := gpus_without_code(gpus, row.sm, row.ptx):
             what = f"{each.name} {each.version} has no code for {' and '.join(missing)}"
             why = f"its wheels have code for {', '.join((*row.sm, *row.ptx))}"
             todo = f"use a release of {each.name} with code for it, or build it from source for this GPU"

@@ -8,7 +8,7 @@ from typing import Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from envspec.conformance.text import counted
+from envspec.conformance.text import counted, some_of
 from envspec.diagnostics.audit.cuda import compiled_extensions
 from envspec.diagnostics.audit.types import Audit, Finding, Required, Rule, Severity
 from envspec.facts.extensions import Label
@@ -102,11 +102,8 @@ def loose(audit: Audit) -> Iterator[Finding]:
     unlocked = [each for each in open_ended if each.name not in audit.draft.versions]
     if unlocked:
         names = list(dict.fromkeys(each.name for each in unlocked))
-        shown = ", ".join(names[:5])
-        if len(names) > 5:
-            shown += f" and {len(names) - 5} more"
         have = "has" if len(names) == 1 else "have"
-        what = f"{counted(len(names), 'requirement')} {have} no upper bound: {shown}"
+        what = f"{counted(len(names), 'requirement')} {have} no upper bound: {some_of(names, 5)}"
         why = "another day may install other releases"
         todo = "lock them (`envspec init`, then `envspec lock`)"
         yield Finding(UNBOUNDED, unlocked[0].source, what, why, "the sources", todo)

@@ -84,8 +84,7 @@ def torch_build(audit: Audit) -> InstalledTorch | None:
     version = _torch_version(audit)
     if not version:
         return None
-    parsed = pep440(version)
-    public = parsed.public if parsed else version
+    public = version.partition("+")[0]
     row = audit.facts.torch_release(public)
     if row is None:
         return None

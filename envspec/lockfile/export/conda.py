@@ -18,6 +18,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
+from envspec.conformance.text import some_of
 from envspec.lockfile.document import canonical
 from envspec.models import CondaPackage, Lock, Platform, Resolution
 
@@ -159,12 +160,9 @@ def without_md5(lock: Lock) -> str | None:
     names = sorted({package.name for _, package in _packages(lock) if package.md5 is None})
     if not names:
         return None
-    some = ", ".join(names[:3])
-    if len(names) > 3:
-        some += f" and {len(names) - 3} more"
     return (
-        f"no {CONDA_LOCK_NAME} is written: its format requires an MD5, and the channel has none of {some}; "
-        "install from conda-PLATFORM.lock, or by envspec"
+        f"no {CONDA_LOCK_NAME} is written: its format requires an MD5, and the channel has none of "
+        f"{some_of(names, 3)}; install from conda-PLATFORM.lock, or by envspec"
     )
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from envspec.conformance.text import some_of
 from envspec.errors import StaleLock, UsageError
 from envspec.models import SPEC, CondaPackage, Lock, Package
 from envspec.names import NAME, normalised
@@ -103,12 +104,9 @@ def _not_listed(name: str, of: Listed, path: Path, text: str, spec: Spec, lock: 
         )
     by = _dependents(name, lock) if lock else []
     if by:
-        shown = ", ".join(by[:5])
-        if len(by) > 5:
-            shown += f" and {len(by) - 5} more"
         verb = "requires" if len(by) == 1 else "require"
         return UsageError(
-            f"{problem}: it is locked because {shown} {verb} it",
+            f"{problem}: it is locked because {some_of(by, 5)} {verb} it",
             hint="remove what requires it",
         )
     near = nearest(name, map(of.kind.package, of.items(text)))

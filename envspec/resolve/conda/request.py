@@ -10,7 +10,6 @@ from envspec.credentials import channel_without_credentials, filled, unset
 from envspec.errors import UsageError
 from envspec.facts import Facts
 from envspec.facts.gpu import capability_of, find_gpu
-from envspec.facts.tables import minor
 from envspec.models import CondaPackage, CudaVersion, Decision, Platform
 from envspec.origins import channel_url
 from envspec.reasons import reason
@@ -171,7 +170,7 @@ def _virtual_packages(spec: Spec, facts: Facts, platform: Platform) -> list[tupl
     if (cuda := _cuda(spec, facts, platform)) is not None:
         source = "the spec: cuda.version"
         if _capped(spec, platform) is None:
-            newest = next((row.source for row in facts.drivers if minor(row.cuda) == cuda), "")
+            newest = next((row.source for row in facts.drivers if CudaVersion.parse(row.cuda) == cuda), "")
             of_driver = "that the spec's driver supports" if target and target.driver else "with a driver in the facts"
             source = f"the newest CUDA {of_driver}: {newest}"
         has(CUDA, str(cuda), source)
