@@ -34,6 +34,7 @@ _EXCLUDED: Final = {
     "check": ("verify", "dry_run", "on_top_of", "image"),
     "verify": ("dry_run", "offline", "upgrade", "upgrade_package", "as_of", "on_top_of", "image"),
     "dry_run": ("image",),
+    "upgrade_package": ("upgrade",),
 }
 #: Options of all commands that lock.
 LOCKING: Final = combined(
