@@ -29,8 +29,9 @@ SITE = Path("build", "site")
 SITE_BYTES = 10_000_000
 #: What the tests of `tests` and `docs_tests` do not need.
 WITHOUT = ("-m", "not network and not engine and not stack")
-#: Of pytest: a process for each core, at most eight. Tests share no port, folder or cache.
-PARALLEL = ("-n", "auto", "--maxprocesses", "8", "--dist", "worksteal")
+#: Of pytest: two processes for each core, since a third of the time is spent waiting for servers and ends of processes;
+#: at most eight. Tests share no port, folder or cache.
+PARALLEL = ("-n", str(min(8, 2 * (os.cpu_count() or 1))), "--dist", "worksteal")
 #: What of PIP_* and UV_* a session keeps: it says how to reach an index, not which.
 KEPT = (
     "PIP_CERT",
