@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from packaging.markers import InvalidMarker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from envspec.documents import table_of
+from envspec.facts.tables import pep440
 from envspec.importers.graph import roots
 from envspec.importers.pip import add_cuda, add_requirement, note_build
 from envspec.importers.types import CPU, MAX_SOURCE_BYTES, Clue, DraftRequirement, Import, Outcome, Source
@@ -127,18 +128,11 @@ def _packages(site: Site, imported: Import) -> dict[str, _Package]:
         elif (other := found.get(package.name)) is None:
             found[package.name] = package
         else:
-            dropped, kept = sorted((other, package), key=_order)
+            dropped, kept = sorted((other, package), key=lambda each: pep440(each.version) or Version("0"))
             found[package.name] = kept
             reason = f"{kept.version} is installed too, and the newer one is used: install one of them again"
             imported.add(dropped.source, f"{dropped.name} {dropped.version}", Outcome.NOT_UNDERSTOOD, reason)
     return found
-
-
-def _order(package: _Package) -> tuple[bool, Version | str]:
-    try:
-        return True, Version(package.version)
-    except InvalidVersion:
-        return False, package.version
 
 
 def _package(found: Distribution, source: Source) -> _Package | None:
@@ -322,14 +316,10 @@ def _read_paths(site: Site, imported: Import) -> None:
     for path in sorted(site.path.glob("*.pth")):
         if path.name in owned or path.name in _OF_VENVS or site.is_of_conda(path.name):
             continue
-        for line in _lines_of(path):
+        for line in _text(path).splitlines()[:1000]:
+            if not line.strip() or line.startswith("#"):
+                continue
             reason = "a folder on Python's path that no package installed: name its project in [pip] dependencies"
             if re.match(r"import[ \t]", line):
                 reason = "code that runs whenever Python starts, which no package installed"
             imported.add(Source(imported.shown(path)), line, Outcome.REFUSED, reason)
-
-
-def _lines_of(path: Path) -> Iterator[str]:
-    for line in _text(path).splitlines()[:1000]:
-        if line.strip() and not line.startswith("#"):
-            yield line

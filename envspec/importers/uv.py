@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final
 
 from envspec.documents import list_of, table_of
@@ -155,6 +154,7 @@ def _read_platforms(project: Project, text: object, path: KeyPath) -> None:
 
 def read_sources(project: Project) -> None:
     """Entries for sources and indexes: requirements have added what they took."""
+    lock = (project.workspace or project).file.path.with_name("uv.lock")
     for name, value in project.file.table("tool", "uv", "sources").items():
         for at, source in enumerate(several_of(value)):
             path: KeyPath = ("tool", "uv", "sources", name)
@@ -163,7 +163,7 @@ def read_sources(project: Project) -> None:
             written = f"{name} = {written_value(source)}"
             is_used = any(each is source for each in project.used.get(normalised(name), []))
             project.note(path, written, _source_reason(project, name, source, is_used=is_used))
-            if is_used and text_of(source, "git") and not _lock_of(project).is_file():
+            if is_used and text_of(source, "git") and not lock.is_file():
                 reason = f"if {name} has [tool.uv.sources] of its own, they are not read: add its indexes to the spec"
                 project.add(path, written, LineVerdict(Outcome.REFUSED, reason))
     _read_indexes(project)
@@ -194,10 +194,6 @@ def _read_indexes(project: Project) -> None:
             is_default=table_of(index).get("default") is True,
         )
         project.add(path, f"[[tool.uv.index]] {name} {url}", verdict)
-
-
-def _lock_of(project: Project) -> Path:
-    return (project.workspace or project).file.path.with_name("uv.lock")
 
 
 def _source_reason(project: Project, name: str, source: Any, *, is_used: bool) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from envspec.facts.gpu import ComputeCapability
@@ -106,16 +107,6 @@ def _folders(value: str, source: Source, text: str, imported: Import, name: str,
         imported.add(source, text, Outcome.OUTSIDE, reason)
 
 
-def python_path(value: str, source: Source, text: str, imported: Import) -> None:
-    """PYTHONPATH, without the folders of environments."""
-    _folders(value, source, text, imported, "PYTHONPATH", "Python finds the environment's packages by itself")
-
-
-def library_path(value: str, source: Source, text: str, imported: Import) -> None:
-    """LD_LIBRARY_PATH, without the folders of CUDA, of the system and of environments."""
-    _folders(value, source, text, imported, "LD_LIBRARY_PATH", "wheels find their libraries by themselves")
-
-
 def gpus_of(architectures: str, source: Source, text: str, imported: Import) -> None:
     """`8.0;9.0+PTX`, as TORCH_CUDA_ARCH_LIST has it: the GPUs for which the project compiles."""
     found, others = [], []
@@ -142,6 +133,6 @@ def _backend(value: str, source: Source, text: str, imported: Import) -> None:
 READ: Final[dict[str, Callable[[str, Source, str, Import], None]]] = {
     "TORCH_CUDA_ARCH_LIST": gpus_of,
     "UV_TORCH_BACKEND": _backend,
-    "PYTHONPATH": python_path,
-    "LD_LIBRARY_PATH": library_path,
+    "PYTHONPATH": partial(_folders, name="PYTHONPATH", reason="Python finds the environment's packages by itself"),
+    "LD_LIBRARY_PATH": partial(_folders, name="LD_LIBRARY_PATH", reason="wheels find their libraries by themselves"),
 }

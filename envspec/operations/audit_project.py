@@ -477,7 +477,10 @@ def _with_resolution(audit: Audit, resolved: Sequence[Required], resolution: Res
         )
     has_projects = any(each.project is not None for each in audit.draft.dependencies)
     is_partial = has_projects or len(left_out) > len(audit.left_out)
-    taken = {each.name: Taken.of(each) for each in resolution.packages}
+    taken = {}
+    for each in resolution.packages:
+        by = tuple(dependent.name for dependent in each.required_by)
+        taken[each.name] = Taken(each.name, each.version, each.file.filename, each.file.size_bytes, by)
     return replace(audit, taken=taken, is_partial=is_partial, left_out=tuple(left_out))
 
 

@@ -96,10 +96,6 @@ def _check_address(text: str) -> None:
             f"the address of {_quoted_channel(text)} has an `@` that ends no user and password",
             "write a slash of a password as `%2F`, and an `@` of a path as `%40`",
         )
-    _check_variables(text)
-
-
-def _check_variables(text: str) -> None:
     if "$" in channel_without_credentials(text):
         raise BadValue(
             f"{_quoted_channel(text)} has a `$` outside its credentials",

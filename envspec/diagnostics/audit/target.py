@@ -81,20 +81,19 @@ def torch_build(audit: Audit) -> InstalledTorch | None:
     """The build of torch that installers choose; of a pinned one also if nothing else is known of them. None if there
     is no such build.
     """
-    version = _torch_version(audit)
-    if not version:
+    version = pep440(_torch_version(audit))
+    if version is None:
         return None
-    public = version.partition("+")[0]
-    row = audit.facts.torch_release(public)
+    row = audit.facts.torch_release(version.public)
     if row is None:
         return None
     index, default = _index(audit, row), audit.default_of(row)
-    variant = _label(audit, version) or _of_image(audit) or index or default
+    variant = _label(audit, str(version)) or _of_image(audit) or index or default
     if not row.is_published(variant, audit.target.platform):
         return None
     if not re.fullmatch(r"cpu|cu\d{2,3}", variant):
         return None
-    return InstalledTorch(row, public, variant, audit.bringing("torch"), index)
+    return InstalledTorch(row, version.public, variant, audit.bringing("torch"), index)
 
 
 def _torch_version(audit: Audit) -> str:

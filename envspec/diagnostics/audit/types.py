@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from envspec.facts.tables import Facts, GpuRow, TorchRelease
 from envspec.importers.types import Clue, Draft, LedgerEntry, Source
-from envspec.models import SPEC, CudaVersion, Package, Platform, Target
+from envspec.models import CudaVersion, Platform, Target
 from envspec.resolve.pypi.index.page import PageListing
 from envspec.spec.requirements import Requirement
 
@@ -92,7 +92,7 @@ class Required(NamedTuple):
 class Taken(NamedTuple):
     """The release that installers choose. filename, size_bytes: of its file; empty and None if a lock file names it.
 
-    required_by: names of what requires it, empty for the project itself.
+    required_by: names of what requires it; SPEC for the project itself.
     """
 
     name: str
@@ -100,13 +100,6 @@ class Taken(NamedTuple):
     filename: str = ""
     size_bytes: int | None = None
     required_by: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, package: Package) -> Taken:
-        """The release of a resolution."""
-        names = dict.fromkeys(each.name for each in package.required_by)
-        by = tuple("" if name == SPEC else name for name in names)
-        return cls(package.name, package.version, package.file.filename, package.file.size_bytes, by)
 
     @property
     def is_sdist(self) -> bool:
@@ -203,7 +196,7 @@ class Audit:
             if found is None:
                 continue
             for dependent in found.required_by:
-                if dependent and dependent not in seen:
+                if dependent not in seen:
                     seen.add(dependent)
                     open_names.append(dependent)
         version = self.draft.versions.get(name, "")
