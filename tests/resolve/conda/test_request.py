@@ -10,7 +10,6 @@ from rattler import BuildString, MatchSpec, PackageRecord
 
 from envspec.errors import UsageError
 from envspec.facts import Facts, load_facts
-from envspec.facts.tables import minor
 from envspec.models import CondaPackage, CudaVersion, Platform
 from envspec.resolve.conda.request import channels_of, conda_request, decisions_of
 from envspec.resolve.types import CondaRequest, Cutoffs
@@ -129,7 +128,7 @@ def test_what_the_cap_lets_in(cap: str, name: str, version: str, fits: bool) -> 
 
 def test_cuda_without_a_version_is_the_newest_that_has_a_driver_and_no_cap() -> None:
     found = spec("[cuda]\n[conda]\n")
-    newest = max(minor(row.cuda) for row in FACTS.drivers)
+    newest = max(CudaVersion.parse(row.cuda) for row in FACTS.drivers)
     assert asked(found).cuda == newest and asked(found).constraints == ()
     assert machine(found, Platform.LINUX_64)["__cuda"] == f"__cuda={newest}"
     assert asked(found, Platform.WIN_64).cuda is None and "__cuda" not in machine(found, Platform.WIN_64)
@@ -184,4 +183,4 @@ def test_decisions() -> None:
     assert (cap.value, cap.source) == ("<=12.8", "the spec: cuda.version")
     assert {machine_of.platform, cap.platform} == {Platform.LINUX_64}
     (without_version,) = decisions_of(spec("[cuda]\n[conda]\n"), FACTS, Platform.LINUX_64)
-    assert max(FACTS.drivers, key=lambda row: minor(row.cuda)).source in without_version.source
+    assert max(FACTS.drivers, key=lambda row: CudaVersion.parse(row.cuda)).source in without_version.source
