@@ -7,7 +7,6 @@ files below it need no mode of their own.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -15,7 +14,7 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -126,7 +125,7 @@ class FolderInUse:
             self.end()
 
 
-@contextlib.contextmanager
+@contextmanager
 def only_user_of(folder: Path) -> Iterator[None]:
     """Lock a folder against every `FolderInUse`, which then waits for the end.
 
@@ -145,7 +144,7 @@ def only_user_of(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-@contextlib.contextmanager
+@contextmanager
 def as_cache_error(folder: Path) -> Iterator[None]:
     """Turn the system's errors of a full disk or of missing permissions into CacheError; others pass unchanged."""
     try:
@@ -183,7 +182,7 @@ def cache_root(environ: Mapping[str, str]) -> Path:
         folder, missing = _resolve(root)
         while missing:
             # From the start again: a folder created meanwhile by another process is checked too.
-            with contextlib.suppress(FileExistsError):
+            with suppress(FileExistsError):
                 (folder / missing[0]).mkdir(mode=0o755 if len(missing) > 1 else 0o700)
             folder, missing = _resolve(root)
         _close(root, folder)
@@ -349,15 +348,11 @@ def _is_private_group(group: int, path: Path) -> bool:
         members.update(each.pw_name for each in pwd.getpwall() if each.pw_gid == group)
     except KeyError:
         return False
-    return members == {user.pw_name} and not _has_acl(path)
-
-
-def _has_acl(path: Path) -> bool:
-    if sys.platform != "linux":
-        return False
-    with contextlib.suppress(OSError):
-        return "system.posix_acl_access" in os.listxattr(path, follow_symlinks=False)
-    return False
+    attributes: list[str] = []
+    if sys.platform == "linux":
+        with suppress(OSError):
+            attributes = os.listxattr(path, follow_symlinks=False)
+    return members == {user.pw_name} and "system.posix_acl_access" not in attributes
 
 
 def _is_unmapped(user: int) -> bool:

@@ -85,18 +85,11 @@ def pins_of(targets: Sequence[Target], *layers: Sequence[Resolution]) -> tuple[R
     for target in targets:
         packages: dict[str, Package] = {}
         for layer in layers:
-            packages |= _by_name(_packages_like(layer, target))
+            alike = [each for each in layer if each.target.platform is target.platform and each.packages]
+            for each in alike or layer:
+                packages |= _by_name(each.packages)
         found.append(Resolution(target, tuple(packages.values())))
     return tuple(found)
-
-
-def _packages_like(resolutions: Sequence[Resolution], target: Target) -> tuple[Package, ...]:
-    if own := _packages(resolutions, target.platform):
-        return own
-    anywhere: dict[str, Package] = {}
-    for each in resolutions:
-        anywhere |= _by_name(each.packages)
-    return tuple(anywhere.values())
 
 
 def _by_name(packages: Sequence[Package]) -> dict[str, Package]:

@@ -225,7 +225,11 @@ def _warnings(installed: Sequence[_Node], graph: _Graph) -> Iterator[Reason]:
     """Warnings about wheels, and about releases that were left out."""
     yield from filter(None, (_compiled_warning(node, graph) for node in installed))
     yield from filter(None, (_untagged_warning(node, graph.view.rules) for node in installed))
-    yield from (_yanked_warning(node) for node in installed if node.file.yanked is not None)
+    for node in installed:
+        if node.file.yanked:
+            yield reason("used-yanked-because", package=node.name, version=node.version, reason=node.file.yanked)
+        elif node.file.yanked is not None:
+            yield reason("used-yanked", package=node.name, version=node.version)
     for (name, version), why in sorted(graph.request.excluded().items()):
         yield reason("left-out", why, package=name, version=version)
 
@@ -294,12 +298,6 @@ def _untagged_warning(node: _Node, rules: Rules) -> Reason | None:
     if not platform.startswith("linux_") or rules.index_of(node.name).name.startswith(PYTORCH):
         return None
     return reason("untagged", package=node.name, version=node.version, tag=platform)
-
-
-def _yanked_warning(node: _Node) -> Reason:
-    if node.file.yanked:
-        return reason("used-yanked-because", package=node.name, version=node.version, reason=node.file.yanked)
-    return reason("used-yanked", package=node.name, version=node.version)
 
 
 async def _node(name: str, version: str, view: View) -> _Node:

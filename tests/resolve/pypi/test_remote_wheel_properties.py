@@ -154,17 +154,6 @@ def test_what_unpacks_to_more_than_it_says_is_refused() -> None:
         read(data.replace(size, (0xFFFFFFF0).to_bytes(4, "little")))
 
 
-# One small file
-
-
-def zip_of(*files: tuple[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path, content in files:
-            archive.writestr(zipfile.ZipInfo(path), content)
-    return buffer.getvalue()
-
-
 def member_of(data: bytes, most_bytes: int = 100) -> bytes:
     return asyncio.run(read_member(Server(data).read, {"space/__init__.py"}, most_bytes))
 
@@ -177,14 +166,14 @@ def test_a_file_by_its_path(data: bytes) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        zip_of(("space/__init__.py", bytes(101))),
-        zip_of(("space/__init__.py", b"1"), ("spice/__init__.py", b"2")).replace(b"spice", b"space"),
-        zip_of(("other/space/__init__.py", b"1")),
+        zipped(("space/__init__.py", bytes(101))),
+        zipped(("space/__init__.py", b"1"), ("spice/__init__.py", b"2")).replace(b"spice", b"space"),
+        zipped(("other/space/__init__.py", b"1")),
         # It states another size than it has, another checksum, or that it is encrypted.
-        patched(zip_of(("space/__init__.py", bytes(1000))), b"PK\x01\x02", 0, 24, "<I", 100),
-        patched(zip_of(("space/__init__.py", b"1")), b"PK\x01\x02", 0, 16, "<I", 1),
-        patched(zip_of(("space/__init__.py", b"1")), b"PK\x01\x02", 0, 8, "<H", 1),
-        patched(zip_of(("space/__init__.py", b"1")), b"PK\x01\x02", 0, 42, "<I", 1 << 30),
+        patched(zipped(("space/__init__.py", bytes(1000))), b"PK\x01\x02", 0, 24, "<I", 100),
+        patched(zipped(("space/__init__.py", b"1")), b"PK\x01\x02", 0, 16, "<I", 1),
+        patched(zipped(("space/__init__.py", b"1")), b"PK\x01\x02", 0, 8, "<H", 1),
+        patched(zipped(("space/__init__.py", b"1")), b"PK\x01\x02", 0, 42, "<I", 1 << 30),
         b"no zip",
     ],
 )

@@ -140,18 +140,6 @@ def metadata_only_wheel(filename: str, metadata: bytes) -> bytes:
     return out.getvalue()
 
 
-def _reduced_metadata(provider: ProvidedPackage, published: bytes) -> bytes:
-    """The METADATA of a package that is from no index: what it requires is there as well, but not what its extras do.
-
-    published: the METADATA of the same version on its index, empty if there is none.
-    """
-    fields = [("Provides-Extra", extra) for extra in extras_of(published)]
-    for text in declared(published):
-        if is_of_extra(text):
-            fields.append(("Requires-Dist", text))
-    return metadata_file(provider.name, provider.version, fields)
-
-
 class Bodies(Enum):
     """What a resolver gets if it fetches a file: pip fetches every chosen wheel, and needs its metadata alone."""
 
@@ -374,7 +362,10 @@ class View:
         if published := await self._published_wheel(provider):
             with self._recording():
                 body = (await self._client.metadata(self.rules.index_of(provider.name), published)).body
-        return _reduced_metadata(provider, body)
+        # What it requires is there as well, but not what its extras do.
+        fields = [("Provides-Extra", extra) for extra in extras_of(body)]
+        fields += [("Requires-Dist", text) for text in declared(body) if is_of_extra(text)]
+        return metadata_file(provider.name, provider.version, fields)
 
     async def read_sdist(self, name: str, version: str) -> None:
         """Observe a release that is an sdist alone and cannot be read."""
