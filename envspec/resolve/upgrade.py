@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
-from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envspec.errors import UsageError
 from envspec.models import CondaPackage, Lock, Package, Platform, Resolution, Target
+from envspec.names import normalised
 from envspec.resolve.pypi.types import Bound, BoundKind, TargetRequest
 
 
@@ -166,7 +166,7 @@ def has_name(package: CondaPackage, names: Collection[str]) -> bool:
 
 
 def _names_of(package: CondaPackage) -> set[str]:
-    return {str(canonicalize_name(package.name)), *(provided.name for provided in package.provides)}
+    return {normalised(package.name), *(provided.name for provided in package.provides)}
 
 
 def moved_pypi(old: Sequence[Resolution], new: Sequence[Resolution]) -> set[str]:

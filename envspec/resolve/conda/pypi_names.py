@@ -15,8 +15,6 @@ from itertools import starmap
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
-from packaging.utils import canonicalize_name
-
 from envspec.documents import parse_json
 from envspec.errors import NoSolution
 from envspec.facts.tables import CondaNames, pep440
@@ -24,6 +22,7 @@ from envspec.io.http_settings import timeouts
 from envspec.io.http_types import Timeouts
 from envspec.io.store import Store
 from envspec.models import CondaPackage, Provided
+from envspec.names import normalised
 from envspec.origins import origin_of
 from envspec.resolve import cache
 from envspec.resolve.conda.channel_client import channel_client, without_login
@@ -141,7 +140,7 @@ def provided_by(packages: Iterable[CondaPackage]) -> dict[str, CondaProvided]:
     Of two packages that contain the same one (vtk-base and vtk), the one of that very name counts, else the first.
     """
     pairs = [(package, provided) for package in packages for provided in package.provides]
-    pairs.sort(key=lambda pair: (canonicalize_name(pair[0].name) != pair[1].name, pair[0].name))
+    pairs.sort(key=lambda pair: (normalised(pair[0].name) != pair[1].name, pair[0].name))
     found: dict[str, CondaProvided] = {}
     for package, provided in pairs:
         provider = CondaProvided(provided.name, provided.version, package.name, package.channel, package.required_by)
@@ -166,7 +165,7 @@ def provided_in(paths: bytes) -> tuple[Provided, ...]:
             # `typing_extensions-4.12.0`, `nose-1.3.7-py3.9` (an egg's).
             name, _, rest = found["stem"].partition("-")
             if version := pep440(rest.partition("-")[0]):
-                provided.add(Provided(str(canonicalize_name(name)), str(version)))
+                provided.add(Provided(normalised(name), str(version)))
     return tuple(sorted(provided))
 
 
@@ -175,7 +174,7 @@ async def _provided(package: CondaPackage, names: PypiNames, reader: Reader | No
     if listed == ():
         return ()
     if listed and version:
-        return tuple(sorted(Provided(str(canonicalize_name(name)), str(version)) for name in listed))
+        return tuple(sorted(Provided(normalised(name), str(version)) for name in listed))
     if reader is None:
         return None
     key = cache.key_of(["conda archive", package.sha256])
@@ -197,7 +196,7 @@ def _names_line(package: CondaPackage, names: PypiNames) -> str:
     key = package.name
     if not re.fullmatch(r"[A-Za-z0-9_-]+", key):
         key = f'"{key}"'
-    likely, candidates = str(canonicalize_name(package.name)), names.candidates(package)
+    likely, candidates = normalised(package.name), names.candidates(package)
     if candidates and likely not in candidates:
         likely = candidates[0]
     return f'{key} = "{likely}"'

@@ -12,11 +12,10 @@ from itertools import product
 from typing import Final
 
 from packaging.tags import Tag
-from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envspec.facts.tables import pep440
-from envspec.names import LONGEST
+from envspec.names import LONGEST, normalised
 from envspec.resolve.pypi.index.page import SDIST_SUFFIXES, ListedFile, PageListing
 
 #: How long after its upload an index may still add a file's upload time. The longest known is 16 days
@@ -186,7 +185,7 @@ def own_files(listing: PageListing, project: str) -> PageListing:
     """
     # Nearly every page has one or two: its thousands of names need not be normalised one by one.
     prefixes = {name.split("-", 1)[0] for name in listing.names}
-    foreign = {prefix for prefix in prefixes if canonicalize_name(prefix) != project}
+    foreign = {prefix for prefix in prefixes if normalised(prefix) != project}
     if not foreign:
         return listing
 
@@ -194,7 +193,7 @@ def own_files(listing: PageListing, project: str) -> PageListing:
         if name.endswith(".whl"):
             return name.split("-", 1)[0] not in foreign
         # Old sdists may have dashes in the project's name, and in the version too.
-        return f"{canonicalize_name(name)}-".startswith(f"{project}-")
+        return f"{normalised(name)}-".startswith(f"{project}-")
 
     return listing.only([number for number, name in enumerate(listing.names) if is_own(name)])
 
@@ -241,7 +240,7 @@ def _is_missing(filename: str, project: str, covered: set[str], covering: set[Ve
 def _is_of(filename: str, project: str) -> bool:
     """Whether a file has a project's name, if it is an sdist."""
     # `lib-1.0-1.tar.gz` is no release 1 of `lib-1.0`.
-    return not filename.endswith(SDIST_SUFFIXES) or canonicalize_name(filename.rpartition("-")[0]) == project
+    return not filename.endswith(SDIST_SUFFIXES) or normalised(filename.rpartition("-")[0]) == project
 
 
 def newest_wheels(selection: Selection, ranks: TagRanks, count: int) -> list[ListedFile]:
