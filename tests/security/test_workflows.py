@@ -26,7 +26,7 @@ from tests.support.servers.forge import Forge
 from tests.support.servers.index import IndexServer
 from tests.support.servers.registry import digest
 from tests.support.user import ROOT
-from tests.support.workflow_runner import Hosted, Runner
+from tests.support.workflow_runner import STARTED_ANEW, Hosted, Runner
 from tests.support.workflows import Repository, job
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="GitHub's runners for these jobs are Linux")
@@ -74,6 +74,7 @@ def repository_of(folder: Path, spec: str, environ: dict[str, str], *words: str)
 
 def without_bubblewrap(name: str, machine: Runner) -> None:
     machine.program("bwrap", "exit 1")
+    machine.program("envspec", STARTED_ANEW)
 
 
 def has_got(folder: Path, forge: Forge) -> list[str]:

@@ -77,8 +77,19 @@ def can_run(environ: Mapping[str, str]) -> bool:
 
 def start(words: Sequence[str], environ: Mapping[str, str], cwd: Path, stdout: BinaryIO, stderr: BinaryIO) -> Child:
     """Run `envspec WORDS` in a child."""
+    return _start(_parent(), words, environ, cwd, stdout, stderr)
+
+
+def program() -> str:
+    """A line of the shell that runs `envspec "$@"` in a child, without what it could read."""
+    return f'exec "{sys.executable}" -I -S "{__file__}" run {_parent()} "$@"'
+
+
+def _start(
+    parent: str, words: Sequence[str], environ: Mapping[str, str], cwd: Path, stdout: BinaryIO, stderr: BinaryIO
+) -> Child:
     ours = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    ours.connect(_parent())
+    ours.connect(parent)
     request = json.dumps([list(words), dict(environ), str(cwd)]).encode()
     streams = array.array("i", [stdout.fileno(), stderr.fileno()])
     ours.sendmsg([len(request).to_bytes(4, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
@@ -92,7 +103,7 @@ def _parent() -> str:
     folder = tempfile.TemporaryDirectory(prefix="envspec-tests-")
     path = f"{folder.name}/socket"
     process = subprocess.Popen(
-        [sys.executable, "-m", __name__, path],
+        [sys.executable, "-m", __name__, "serve", path],
         cwd=_ROOT,
         env={"PATH": os.defpath, "PYTHONPATH": str(_ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
         stdin=subprocess.PIPE,
@@ -213,4 +224,8 @@ def _run(words: list[str], environ: dict[str, str], cwd: str, stdout: int, stder
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1])
+    if sys.argv[1] == "serve":
+        _serve(sys.argv[2])
+        sys.exit()
+    child = _start(sys.argv[2], sys.argv[3:], os.environ, Path.cwd(), sys.stdout.buffer, sys.stderr.buffer)
+    sys.exit(child.wait() % 256)

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support import preloaded
 from tests.support.servers.forge import Forge
 from tests.support.user import CUT_OFF, ROOT, SHORT_BACKOFF
 from tests.support.workflows import Job, Step, document, filled, holds, job
@@ -38,6 +39,8 @@ _OUTPUT: Final = re.compile(
 )
 _FROM_JSON: Final = re.compile(r"\$\{\{ *fromJSON\((?P<name>[^)]*)\) *\}\}")
 _LIMIT_S: Final = 300
+#: `envspec` in Python started anew: /proc shows its environment to others.
+STARTED_ANEW: Final = f'exec env PYTHONPATH="{ROOT}" "{sys.executable}" -m envspec "$@"'
 
 
 class UnknownAction(Exception):
@@ -86,7 +89,7 @@ class Runner:
             **CUT_OFF,
             **environ,
         }
-        self.program("envspec", f'exec env PYTHONPATH="{ROOT}" "{sys.executable}" -m envspec "$@"')
+        self.program("envspec", preloaded.program() if preloaded.IS_POSSIBLE else STARTED_ANEW)
 
     def program(self, name: str, script: str) -> None:
         """Put a program of this name first on PATH. script: bash."""
