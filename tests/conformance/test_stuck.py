@@ -60,7 +60,7 @@ _FUNCTIONS: Final = (
     "nvmlDeviceGetName@0",
     "nvmlDeviceGetNvLinkState@1",
 )
-_SEEDS: Final = tries(20)
+_SEEDS: Final = tries(10)
 _KINDS: Final = ("hang", "ignore", "crash", "exit", "leave", "kernel", "15", "999")
 
 

@@ -105,7 +105,7 @@ def _parent() -> str:
     process = subprocess.Popen(
         [sys.executable, "-m", __name__, "serve", path],
         cwd=_ROOT,
-        env={"PATH": os.defpath, "PYTHONPATH": str(_ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={"PATH": os.defpath, "PYTHONPATH": str(_ROOT)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -135,6 +135,8 @@ def _serve(path: str) -> None:
         if not module.name.startswith(_ELSEWHERE):
             import_module(module.name)
     _rehearse()
+    # Its own modules are compiled once, for the runs that start Python anew as well; its children write none.
+    sys.dont_write_bytecode = True
     # Otherwise a child's first collection copies all of this.
     gc.collect()
     gc.freeze()

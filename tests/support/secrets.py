@@ -38,12 +38,13 @@ def forms(planted: str) -> set[str]:
 
 
 class Watch:
-    """Reads, while it is entered, the arguments of every process and all files below some folders."""
+    """Reads, while it is entered, the arguments of every process that was started since, and all files of folders."""
 
     def __init__(self, planted: str, *folders: Path) -> None:
         self.found: set[str] = set()
         self._forms = [form.encode() for form in forms(planted)]
         self._folders = folders
+        self._others = set(_processes())
         self._end = Event()
         self._thread = Thread(target=self._look, daemon=True)
 
@@ -57,8 +58,8 @@ class Watch:
 
     def _look(self) -> None:
         while not self._end.wait(0.01):
-            for name in (path.name for path in Path("/proc").iterdir() if path.name.isdigit()):
-                with contextlib.suppress(OSError):
+            for name in _processes():
+                if name not in self._others:
                     self._read(Path("/proc", name, "cmdline"))
             for folder in self._folders:
                 for path in files_of(folder):
@@ -69,6 +70,10 @@ class Watch:
             content = path.read_bytes()
             if any(form in content for form in self._forms):
                 self.found.add(f"{path}: {content[:300]!r}")
+
+
+def _processes() -> list[str]:
+    return [path.name for path in Path("/proc").iterdir() if path.name.isdigit()]
 
 
 def files_of(folder: Path) -> Iterator[Path]:
