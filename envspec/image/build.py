@@ -185,7 +185,7 @@ class ImageBuilder:
         is_checked = checked.exists()
         if not missing and is_checked:
             return list(filter(None, cached))
-        if not is_checked or not all(map(self._is_written, plan.below.sources)):
+        if not all(self._is_written(each) and (is_checked or self._owned.has(each)) for each in plan.below.sources):
             await plan.below.fetch()
         unlisted: list[WheelSource] = []
         if not is_checked:
