@@ -24,7 +24,7 @@ from envspec.image.layers.partition import partition
 from envspec.image.layers.types import PREFIX
 from envspec.image.options import ImageStage
 from envspec.image.sources.bytecode import PycCompiler, PythonBuild, standalone_build
-from envspec.image.sources.conda import CondaSource, check_paths, conda_sources
+from envspec.image.sources.conda import CondaSource, conda_sources
 from envspec.image.sources.python import StandalonePython, Venv, home_of
 from envspec.io.cache import CONDA_PACKAGES, as_cache_error
 from envspec.io.file_locks import try_lock
@@ -129,7 +129,6 @@ class PythonLayers:
         if not packages:
             return
         archives = await Downloads(context, stage=ImageStage.FETCHING).fetch(conda_archives(packages))
-        await check_paths(packages, archives)
         # noarch packages depend on Python's record, even if its own layer is cached.
         python = [each for each in all_packages if each.name == "python" and each not in packages]
         with as_cache_error(self._staging.parent):

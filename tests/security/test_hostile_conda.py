@@ -14,7 +14,7 @@ from envspec.diagnostics.machine import this_platform
 from envspec.errors import EnvspecError
 from envspec.fetch.conda_link import BadCondaPackage, LinkError, LinkTarget, PrefixTooLong, link
 from envspec.image.layers.types import PREFIX, EntryKind
-from envspec.image.sources.conda import CondaSource, check_paths
+from envspec.image.sources.conda import CondaSource
 from envspec.models import CondaPackage
 from tests.security.hostile import Canary, Section, files_below, mark, outcome, shown
 from tests.security.hostile_conda import CONDA, PYTHON, STEM, filename_of
@@ -84,7 +84,6 @@ def _layer(case: str, data: bytes, canary: Canary) -> str:
     row = _row(case, data)
     source = CondaSource((row,), canary.work / "site", SERIES, None)
     try:
-        asyncio.run(check_paths([row], {row.sha256: canary.work / row.filename}))
         entries = [entry for entry in source.entries() if entry.kind is not EntryKind.FOLDER]
     except EnvspecError as fault:
         return outcome(fault, canary)

@@ -15,58 +15,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from envspec.fetch.conda_link import BadCondaPackage
 from envspec.image.layers.ownership import LINK, OwnedPath, sha256_of
 from envspec.image.layers.partition import partition
 from envspec.image.layers.types import PREFIX, Entry, EntryKind, InMemory, OnDisk, with_folders
 from envspec.image.sources.bytecode import PycCompiler, SourceModule, with_bytecode
-from envspec.io.archives import FileConflict, parents_of, path_problem
+from envspec.io.archives import FileConflict
 from envspec.models import CONDA_REASONS, CondaPackage
-
-
-async def check_paths(packages: Sequence[CondaPackage], archives: Mapping[str, Path]) -> None:
-    """Refuse packages with a file outside of the prefix, or behind another package's symlink.
-
-    Such a file's layer would replace the symlink by a folder.
-
-    Raises:
-        BadCondaPackage: names the package and the path.
-    """
-    owners: dict[str, CondaPackage] = {}
-    links: dict[str, CondaPackage] = {}
-    for package in packages:
-        for path, kind in await _paths(package, archives[package.sha256]):
-            _check_path(package, path)
-            owners[path] = package
-            if kind == "softlink":
-                links[path] = package
-    for path, package in owners.items():
-        if behind := next((folder for folder in parents_of(path) if folder in links), None):
-            raise BadCondaPackage(
-                f"{package.filename}: {path} of it is behind the link {behind} of {links[behind].name}"
-            )
-
-
-def _check_path(package: CondaPackage, path: str) -> None:
-    why = path_problem(path)
-    if why is None and posixpath.normpath(path) != path:
-        why = "is not a normalised path"
-    if why is not None:
-        raise BadCondaPackage(f"{package.filename}: {path!r} is in it, which {why}")
-
-
-async def _paths(package: CondaPackage, archive: Path) -> list[tuple[str, str]]:
-    from rattler.package_streaming import PackageArchive
-
-    try:
-        data = await (await PackageArchive.from_path(archive)).read_file("info/paths.json")
-        if not data:
-            # Archives from before 2017 have none; their files are checked once they are linked.
-            return []
-        return [(str(each["_path"]), str(each["path_type"])) for each in json.loads(data)["paths"]]
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise BadCondaPackage(f"{package.filename}: it can't be read ({' '.join(str(error).split())})") from error
-
 
 _FORM: Final = "conda 1"
 _META: Final = "conda-meta"
@@ -112,15 +66,15 @@ class CondaSource:
         return f"conda: {names[0]}" if len(names) == 1 else f"{len(names)} conda packages: {', '.join(names)}"
 
     def owned(self) -> tuple[OwnedPath, ...]:
-        """Every path but bytecode and conda-meta. Raises BadCondaPackage, FileConflict, OSError."""
+        """Every path but bytecode and conda-meta. Raises FileConflict, OSError."""
         return tuple(file.owned for file in self._files().values())
 
     def entries(self) -> Iterator[Entry]:
         """Files by path, each module followed by its bytecode; then each package's conda-meta.
 
         Raises:
-            BadCondaPackage: a file outside of the prefix, or behind a link. FileConflict: two packages write one path.
-            UnfitMachine, CompilerFailed: no bytecode. OSError: rattler's files can't be read.
+            FileConflict: two packages write one path. UnfitMachine, CompilerFailed: no bytecode. OSError: rattler's
+            files can't be read.
         """
         return with_folders(self._entries())
 
@@ -155,10 +109,6 @@ class CondaSource:
                 existing = files.setdefault(path, file)
                 if existing.owned.digest != file.owned.digest:
                     raise FileConflict(f"{PREFIX}/{path}", existing.owned.owner, file.owned.owner)
-        links = {path for path, file in files.items() if file.entry.kind is EntryKind.SYMLINK}
-        for path, file in files.items():
-            if not links.isdisjoint(parents_of(path)):
-                raise BadCondaPackage(f"{file.package.filename}: {path} is behind a link of conda's")
         return dict(sorted(files.items()))
 
     def _meta(self, package: CondaPackage) -> Any:
@@ -193,7 +143,6 @@ def file_stem(package: CondaPackage) -> str:
 
 
 def _file_of(package: CondaPackage, path: str, real: Path, digest: str | None) -> _File:
-    _check_path(package, path)
     image_path, owner = f"{PREFIX}/{path}", f"conda's {package.name} {package.version}"
     if real.is_symlink():
         target = str(real.readlink())
