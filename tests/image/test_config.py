@@ -93,18 +93,10 @@ def test_labels_are_the_bases_own_less_its_description_and_ours() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"architecture": "arm64"}, "is for linux/arm64, not for linux/amd64"),
-        ({"rootfs": {"type": "layers", "diff_ids": ["sha256:" + "0" * 64]}}, "the 1 layers of its manifest"),
-        ({"rootfs": None}, "the 1 layers of its manifest"),
-    ],
-)
-def test_a_base_that_does_not_fit_is_refused(change: dict[str, object], words: str) -> None:
+def test_a_base_that_does_not_fit_is_refused() -> None:
     base = images.base(ROOT)
-    base = replace(base, config={**base.config, **change})
-    with pytest.raises(BadBase, match=words):
+    base = replace(base, config={**base.config, "architecture": "arm64"})
+    with pytest.raises(BadBase, match="is for linux/arm64, not for linux/amd64"):
         made(base=base)
 
 
