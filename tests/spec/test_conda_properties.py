@@ -9,16 +9,14 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-import tomlkit
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rattler import MatchSpec
 from rattler.exceptions import InvalidMatchSpecError
 
-from envspec import documents
 from envspec.credentials import channel_without_credentials
 from envspec.origins import channel_url
-from envspec.spec import Spec, SpecError, parse_spec
+from envspec.spec import SpecError, parse_spec
 from envspec.spec.conda import channel_of, name_of, read_channel, read_match_spec
 from envspec.spec.errors import BadValue
 from envspec.spec.identity import input_sha256
@@ -170,56 +168,3 @@ def test_credentials_are_no_part_of_a_specs_identity(user: str, token: str, path
     )
     assert digest(f"https://{user}h.example.com{token}{path}") == plain
     assert digest(f"https://{user}other.example.com{token}{path}") != plain
-
-
-# --- whole specs ---------------------------------------------------------------------------------------------------
-
-TEXTS = (
-    SPEC_TEXTS
-    | CHANNEL_TEXTS
-    | secret_channels()
-    | likely_specs()
-    | st.sampled_from(["6.8", "x86_64_v3", "a", "__cuda"])
-)
-#: Without control characters, which tomlkit writes into keys as they are.
-KEYS = (
-    (st.sampled_from(["linux-64", "win-64", "linux", "__cuda", "__archspec", "__osx", "numpy", "Num.py"]) | TEXTS)
-    .map(lambda key: "".join(filter(str.isprintable, key)))
-    .filter(bool)
-)
-VALUES = TEXTS | st.lists(TEXTS, max_size=3) | st.integers() | st.booleans() | st.dictionaries(KEYS, TEXTS, max_size=2)
-
-
-@st.composite
-def conda_sections(draw: Callable[[Any], Any]) -> dict[str, Any]:
-    keys = ["channels", "dependencies", "undated", "platform", "names", "virtual_packages"]
-    listed = st.lists(TEXTS, max_size=3)
-    likely: dict[str, st.SearchStrategy[Any]] = {
-        "channels": listed,
-        "dependencies": listed,
-        "platform": st.dictionaries(
-            KEYS, st.fixed_dictionaries({"dependencies": listed | VALUES, "virtual_packages": VALUES}), max_size=2
-        ),
-        "names": st.dictionaries(KEYS, TEXTS | listed, max_size=2),
-        "virtual_packages": st.dictionaries(KEYS, TEXTS, max_size=2),
-    }
-    chosen = draw(st.lists(st.sampled_from(keys), max_size=4, unique=True))
-    return {key: draw(likely.get(key, VALUES) | VALUES) for key in chosen}
-
-
-@settings(max_examples=tries(200), deadline=None)
-@given(conda_sections(), st.sampled_from([[], ["linux-64"], ["linux-64", "osx-arm64"], ["win-64"], ["nowhere"]]))
-def test_any_conda_section(conda: dict[str, Any], platforms: list[str]) -> None:
-    data = {"env": {"name": "x", "python": "3.13", "platforms": platforms}, "conda": conda}
-    text = tomlkit.dumps(data)
-    try:
-        spec = parse_spec(text, "spec.toml", NOW)
-    except SpecError as error:
-        assert all(problem.found and problem.hint and problem.line for problem in error.problems)
-        assert all(c.isprintable() or c == "\n" for c in str(error))
-        return
-    assert isinstance(spec, Spec) and spec.conda is not None
-    for platform in spec.env.platforms:
-        for one in spec.conda.dependencies_on(platform):
-            assert MatchSpec(one).name is not None
-    assert input_sha256(documents.parse_toml(text)) == input_sha256(documents.parse_toml("# again\n" + text))
