@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import shutil
 import sys
+import tarfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -280,7 +282,7 @@ def ensure_image(engine: Engine, reference: str, on_progress: Callable[[int, int
     if image is not None:
         return replace(image, reference=reference)
     began = time.monotonic()
-    pulled = _pull(engine, named, on_progress)
+    pulled = pull(engine, named, on_progress)
     image = find_image(engine, name)
     if image is None:
         raise EngineError(
@@ -310,8 +312,10 @@ def inspect_image(engine: Engine, reference: str) -> Mapping[str, Any] | None:
         return None
 
 
-def _pull(engine: Engine, reference: Reference, on_progress: Callable[[int, int], None]) -> int:
-    """Size of the pulled layers."""
+def pull(
+    engine: Engine, reference: Reference, on_progress: Callable[[int, int], None], platform: str | None = None
+) -> int:
+    """Pull an image, and return the size of the layers that were fetched. platform: default is the engine's."""
     from docker.errors import NotFound
 
     sizes: dict[str, int] = {}
@@ -319,7 +323,8 @@ def _pull(engine: Engine, reference: Reference, on_progress: Callable[[int, int]
     with engine.errors_while(f"pulling {reference}"):
         try:
             # Without a tag or digest, every tag of the repository would be pulled.
-            for step in engine.client.pull(reference.name, tag=reference.tag_or_digest, stream=True, decode=True):
+            tag = reference.tag_or_digest
+            for step in engine.client.pull(reference.name, tag=tag, platform=platform, stream=True, decode=True):
                 if "error" in step:
                     raise _not_pulled(reference, str(step["error"]))
                 progress = step.get("progressDetail") or {}
@@ -338,3 +343,32 @@ def _not_pulled(reference: Reference, message: str) -> EngineError:
         f"{reference} can't be pulled: {excerpt(' '.join(message.split()), 500)}",
         hint="check the name, and log in to its registry if it requires that",
     )
+
+
+def remove_container(engine: Engine, container: str, gone: Container[int]) -> None:
+    """gone: the statuses for which nothing is left to do. 404: it has removed itself; 409: it is being removed."""
+    from docker.errors import APIError
+
+    try:
+        engine.client.remove_container(container, force=True, v=True)
+    except APIError as error:
+        if error.status_code not in gone:
+            raise
+
+
+def packed_tar(
+    folders: Iterable[str], files: Mapping[str, bytes], owner: tuple[int, int] = (0, 0), mode: int = 0o644
+) -> bytes:
+    """A tar to put into a container's root. owner: user and group of the folders. mode: of the files."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for path in folders:
+            folder = tarfile.TarInfo(path.lstrip("/"))
+            folder.type, folder.mode = tarfile.DIRTYPE, 0o755
+            folder.uid, folder.gid = owner
+            tar.addfile(folder)
+        for path, content in files.items():
+            file = tarfile.TarInfo(path.lstrip("/"))
+            file.mode, file.size = mode, len(content)
+            tar.addfile(file, io.BytesIO(content))
+    return packed.getvalue()

@@ -20,12 +20,12 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, cast
 
-from envspec.engine.client import Engine, open_engine, sdk_errors
+from envspec.engine.client import Engine, open_engine, packed_tar, remove_container, sdk_errors
 from envspec.engine.container import ContainerSettings, Terminal, User, create_body, moved_services
 from envspec.engine.errors import EngineError, LimitsRefused, PortTaken
 from envspec.errors import EnvspecError
@@ -203,20 +203,9 @@ def remove_from_own_engine(container: str) -> None:
     for _ in range(_ATTEMPTS):
         # Errors have no reader here.
         with contextlib.suppress(EnvspecError, *sdk_errors()), open_engine(os.environ) as engine:
-            _remove(engine, container, {409})
+            remove_container(engine, container, {409})
             return
         time.sleep(_PAUSE_S)
-
-
-def _remove(engine: Engine, container: str, gone: Container[int]) -> None:
-    """gone: the statuses for which nothing is left to do. 404: it has removed itself; 409: it is being removed."""
-    from docker.errors import APIError
-
-    try:
-        engine.client.remove_container(container, force=True, v=True)
-    except APIError as error:
-        if error.status_code not in gone:
-            raise
 
 
 #: Configures init and health check of an image with services.
@@ -359,17 +348,7 @@ def _put_files(engine: Engine, name: str, settings: ContainerSettings) -> None:
     if (settings.listening or settings.address) and (document := _read(engine, name, f"/{_SERVICES}")):
         texts[_SERVICES] = moved_services(document, settings.listening, settings.address)
     texts = {path: text for path, text in texts.items() if not settings.is_mounted(path)}
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
-        for path in settings.made:
-            folder = tarfile.TarInfo(path.lstrip("/"))
-            folder.type, folder.mode, folder.uid, folder.gid = tarfile.DIRTYPE, 0o755, user.uid, user.gid
-            tar.addfile(folder)
-        for path, text in texts.items():
-            file = tarfile.TarInfo(path)
-            file.mode, file.size = 0o644, len(text)
-            tar.addfile(file, io.BytesIO(text))
-    engine.client.put_archive(name, "/", packed.getvalue())
+    engine.client.put_archive(name, "/", packed_tar(settings.made, texts, (user.uid, user.gid)))
 
 
 def _read(engine: Engine, name: str, path: str) -> bytes:
@@ -419,7 +398,7 @@ def _remove_at_end(engine: Engine, name: str) -> None:
     from docker.errors import APIError
 
     try:
-        _remove(engine, name, {404, 409})
+        remove_container(engine, name, {404, 409})
     except APIError as error:
         raise EngineError(f"the container {name} can't be removed: {error.explanation}") from error
     except sdk_errors():

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import io
 import re
 import tarfile
 import threading
@@ -14,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from envspec.engine.client import inspect_image, open_engine
-from envspec.engine.errors import EngineError, NoEngine
+from envspec.engine.client import inspect_image, open_engine, packed_tar, pull, remove_container
+from envspec.engine.errors import NoEngine
 from envspec.errors import NetworkError, NoSolution
 from envspec.image.layers.contents import Chunks
 from envspec.image.sources.system_script import MIRROR, NO_APT, NO_SNAPSHOT, NO_UPDATE, OUT, WORK
 from envspec.models import Platform
+from envspec.registry.reference import parse
 from envspec.registry.types import OCI_PLATFORMS
 
 if TYPE_CHECKING:
@@ -47,16 +46,7 @@ def tar_files(stream: IO[bytes]) -> ContainerFiles:
 
 def pack_files(files: Mapping[str, bytes]) -> bytes:
     """A tar of WORK with these files, for a container's root."""
-    whole = io.BytesIO()
-    with tarfile.open(fileobj=whole, mode="w") as tar:
-        folder = tarfile.TarInfo(WORK[1:])
-        folder.type, folder.mode = tarfile.DIRTYPE, 0o755
-        tar.addfile(folder)
-        for name, content in files.items():
-            member = tarfile.TarInfo(f"{WORK[1:]}/{name}")
-            member.size, member.mode = len(content), 0o600
-            tar.addfile(member, io.BytesIO(content))
-    return whole.getvalue()
+    return packed_tar([WORK], {f"{WORK}/{name}": content for name, content in files.items()}, mode=0o600)
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[str]:
@@ -152,7 +142,7 @@ class DockerRunner:
             # Configuring a package may take minutes without output.
             client.timeout = _HOURS_S
             _pull(engine, job, log)
-            _remove(engine, job)
+            remove_container(engine, job.name, {404})
             config = client.create_host_config(**_host_config(job))
             created = client.create_container(
                 job.base,
@@ -172,12 +162,12 @@ class DockerRunner:
                 chunks, _ = client.get_archive(created["Id"], OUT)
                 return read(tar_files(cast("IO[bytes]", Chunks(chunks))))
             finally:
-                _remove(engine, job)
+                remove_container(engine, job.name, {404})
 
     def stop(self) -> None:
         """End `run`, from another thread."""
         with open_engine(self.environ) as engine:
-            _remove(engine, self.job)
+            remove_container(engine, self.job.name, {404})
 
 
 def _host_config(job: ContainerJob) -> Mapping[str, Any]:
@@ -225,15 +215,4 @@ def _pull(engine: Engine, job: ContainerJob, log: _Log) -> None:
     if (found.get("Os"), found.get("Architecture")) == (system, architecture):
         return
     log(f"pulling {job.base}")
-    name, _, digest = job.base.partition("@")
-    platform = f"{system}/{architecture}"
-    for event in engine.client.pull(name, tag=digest, platform=platform, stream=True, decode=True):
-        if "error" in event:
-            raise EngineError(f"the engine can't pull {job.base}: {event['error']}", hint="check its login")
-
-
-def _remove(engine: Engine, job: ContainerJob) -> None:
-    from docker.errors import NotFound
-
-    with contextlib.suppress(NotFound):
-        engine.client.remove_container(job.name, force=True, v=True)
+    pull(engine, parse(job.base), lambda _done, _total: None, f"{system}/{architecture}")
