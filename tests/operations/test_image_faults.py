@@ -30,7 +30,7 @@ from tests.support.builders.images import (
 )
 from tests.support.builders.projects import File
 from tests.support.builders.wheels import Artifact, Method, padding, wheel
-from tests.support.builders.zips import FILE, SYMLINK, wheel_members, zipped
+from tests.support.builders.zips import FILE, wheel_members, zipped
 from tests.support.servers.faults import Corrupt, Drop, Status, Truncate
 from tests.support.servers.faults import Fault as IndexFault
 from tests.support.servers.loopback import Asked
@@ -155,10 +155,6 @@ def bad(*members: tuple[str, bytes, int], **options: int) -> Artifact:
 #: Readers of wheels refuse many more: tests/image/test_wheel_zip.py, tests/security/hostile_wheels.py.
 BAD: Final[dict[str, tuple[Callable[[], Artifact], str]]] = {
     "dots": (lambda: bad(("../../../etc/passwd", b"root", FILE)), "outside"),
-    "data dots": (lambda: bad(("bad-1.0.data/data/../../../../etc/x", b"root", FILE)), "outside"),
-    "symlink": (lambda: bad(("bad/out", b"../../../../../etc/passwd", SYMLINK)), "is a symlink out of"),
-    "file and folder": (lambda: bad(("bad/a", b"x", FILE), ("bad/a/b", b"y", FILE)), "a file and a folder"),
-    "bomb": (lambda: bad(("bad/zeros", bytes(80_000_000), FILE)), "zip bomb"),
     "another": (lambda: replace(wheel("good", "1.0"), name="bad", filename="bad-1.0-py3-none-any.whl"), "good"),
 }
 
@@ -289,17 +285,11 @@ PUSH_FAULTS: Final[dict[str, tuple[Fault, str]]] = {
     **LOGIN,
     "another digest": (Say(201, {"Docker-Content-Digest": f"sha256:{'0' * 64}"}), "0" * 64),
 }
-
-
-#: A POST has no half, blobs go by their digest, which the registry compares, and what was taken without an answer is
-#: found when it is requested.
-PUSHES: Final = [
-    (what, method)
-    for what in PUSH_FAULTS
-    for method in ("POST", "PUT blobs", "PUT manifests")
-    if (what, method) not in {("half", "POST"), ("another digest", "POST"), ("another digest", "PUT blobs")}
-    and (what != "no answer" or method == "POST")
-]
+#: More of them: tests/registry/test_push.py.
+PUSHES: Final = (
+    *(("429", "POST"), ("no answer", "POST"), ("login", "POST"), ("500", "PUT blobs"), ("forbidden", "PUT blobs")),
+    *(("half", "PUT manifests"), ("500", "PUT manifests"), ("another digest", "PUT manifests")),
+)
 
 
 @pytest.mark.parametrize(("what", "method"), PUSHES)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,6 +20,7 @@ from envspec.image.layers.types import PREFIX, Entry, EntryKind, InMemory, OnDis
 from envspec.image.sources.bytecode import PycCompiler, SourceModule, with_bytecode
 from envspec.io.archives import FileConflict
 from envspec.models import CONDA_REASONS, CondaPackage
+from envspec.verifier.hashing import is_bytecode
 
 _FORM: Final = "conda 1"
 _META: Final = "conda-meta"
@@ -100,7 +100,7 @@ class CondaSource:
         for package in self.packages:
             for listed in self._meta(package)["paths_data"]["paths"]:
                 path = listed.get("original_path") or listed["_path"]
-                if _is_bytecode(path):
+                if is_bytecode(path):
                     continue
                 digest = listed.get("sha256_in_prefix")
                 if "prefix_placeholder" not in listed:
@@ -156,17 +156,13 @@ def _file_of(package: CondaPackage, path: str, real: Path, digest: str | None) -
     )
 
 
-def _is_bytecode(path: str) -> bool:
-    return path.endswith(".pyc") and posixpath.basename(posixpath.dirname(path)) == "__pycache__"
-
-
 def _conda_meta(package: CondaPackage, meta: dict[str, Any], compiled: Mapping[str, str]) -> bytes:
     """conda-meta's file of a package, without rattler's version and without any path of this machine."""
     paths: list[dict[str, Any]] = []
     bytecode: set[str] = set()
     for listed in meta["paths_data"]["paths"]:
         path = listed.get("original_path") or listed["_path"]
-        if _is_bytecode(path):
+        if is_bytecode(path):
             continue
         paths.append({"_path": path, **{name: listed[name] for name in _FILE_FIELDS if name in listed}})
         if f"{PREFIX}/{path}" in compiled:
