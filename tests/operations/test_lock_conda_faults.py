@@ -5,14 +5,13 @@ After each fault the channel is well again, and so is the next run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.support.ahead import ahead
 from tests.support.builders import conda_packages
 from tests.support.builders.conda_channel import CondaChannel, write
 from tests.support.builders.conda_packages import GOLDEN_PYTHON
@@ -140,17 +139,9 @@ def before(shared: Shared) -> dict[str, bytes]:
     return user.files()
 
 
-@pytest.fixture(scope="module")
-def outcome(
-    request: pytest.FixtureRequest, shared: Shared, before: dict[str, bytes]
-) -> Iterator[Callable[[str], Played]]:
-    with ahead(request, lambda case: shared.play(case, before)) as results:
-        yield results
-
-
 @pytest.mark.parametrize("case", CASES)
-def test_fault(outcome: Callable[[str], Played], before: dict[str, bytes], case: str) -> None:
-    messages, played = CASES[case].expected_message, outcome(case)
+def test_fault(shared: Shared, before: dict[str, bytes], case: str) -> None:
+    messages, played = CASES[case].expected_message, shared.play(case, before)
     user = played.user
     if not messages:
         assert played.ran.status == 0, played.ran.stderr

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from envspec.resolve import RESOLVERS
-from tests.support.ahead import ahead
 from tests.support.golden import read_case
 from tests.support.golden_locks import decisions, play, refusal
 
@@ -24,23 +22,10 @@ OUTCOMES = {
 CASES = [f"{group}/{path.stem}" for group in OUTCOMES for path in sorted(GOLDEN.glob(f"{group}/*.txtar"))]
 
 
-@pytest.fixture(scope="module")
-def result_of(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[str], str]]:
-    root = tmp_path_factory.mktemp("golden")
-
-    def outcome(case: str) -> str:
-        (root / case).mkdir(parents=True)
-        return OUTCOMES[case.partition("/")[0]](read_case(GOLDEN / f"{case}.txtar"), root / case)
-
-    with ahead(request, outcome) as results:
-        yield results
-
-
 @pytest.mark.parametrize("case", CASES)
-def test_case(result_of: Callable[[str], str], case: str) -> None:
-    read_case(GOLDEN / f"{case}.txtar").check(result_of(case))
+def test_case(tmp_path: Path, case: str) -> None:
+    given = read_case(GOLDEN / f"{case}.txtar")
+    given.check(OUTCOMES[case.partition("/")[0]](given, tmp_path))
 
 
 def test_uv_explains_a_conflict(tmp_path: Path) -> None:
@@ -88,19 +73,10 @@ def by_all(case: str, root: Path) -> list[str]:
     return result_of
 
 
-@pytest.fixture(scope="module")
-def result_of_all(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[str], list[str]]]:
-    root = tmp_path_factory.mktemp("all")
-    with ahead(request, lambda case: by_all(case, root / case), "of_all") as results:
-        yield results
-
-
 @pytest.mark.skipif(HERE is None, reason="pip-tools resolves for Linux on itself")
-@pytest.mark.parametrize("of_all", BY_ALL)
-def test_all_resolvers_say_the_same(result_of_all: Callable[[str], list[str]], of_all: str) -> None:
-    first, *others = result_of_all(of_all)
+@pytest.mark.parametrize("case", BY_ALL)
+def test_all_resolvers_say_the_same(tmp_path: Path, case: str) -> None:
+    first, *others = by_all(case, tmp_path)
     assert others == [first] * (len(RESOLVERS) - 1)
 
 

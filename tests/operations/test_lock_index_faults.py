@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -19,7 +19,6 @@ import pytest
 
 from envspec.io.store import Store, StoredPage
 from envspec.resolve.pypi.index.routing import PackageIndex
-from tests.support.ahead import ahead
 from tests.support.builders import ecosystem
 from tests.support.builders.projects import (
     MIRROR,
@@ -318,18 +317,10 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
         return user.files()
 
 
-@pytest.fixture(scope="module")
-def outcome(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, before: dict[str, bytes]
-) -> Iterator[Callable[[str], Played]]:
-    root = tmp_path_factory.mktemp("faults")
-    with ahead(request, lambda case: play(CASES[case], root / case, before)) as results:
-        yield results
-
-
 @pytest.mark.parametrize("case", CASES)
-def test_fault(outcome: Callable[[str], Played], before: dict[str, bytes], case: str) -> None:
-    expected, played = CASES[case], outcome(case)
+def test_fault(tmp_path: Path, before: dict[str, bytes], case: str) -> None:
+    expected = CASES[case]
+    played = play(expected, tmp_path, before)
     if expected.status == 0:
         assert played.ran.status == 0, played.ran.stderr
         assert played.user.pins() == DIAMOND

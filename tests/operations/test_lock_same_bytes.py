@@ -12,7 +12,7 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,6 @@ from typing import Final
 import pytest
 
 from envspec.documents import parse_toml
-from tests.support.ahead import ahead
 from tests.support.builders import conda_packages, ecosystem
 from tests.support.builders.conda_channel import CondaChannel, write
 from tests.support.builders.conda_packages import GOLDEN_PYTHON
@@ -236,24 +235,9 @@ def plainest(same: Same) -> dict[str, bytes]:
     return same.with_conda("plainest", Case())
 
 
-@pytest.fixture(scope="module")
-def locked(request: pytest.FixtureRequest, same: Same) -> Iterator[Callable[[str], dict[str, bytes]]]:
-    with ahead(request, lambda case: same.with_conda(case, MACHINES[case])) as results:
-        yield results
-
-
 @pytest.mark.parametrize("case", MACHINES)
-def test_on_every_machine(plainest: dict[str, bytes], locked: Callable[[str], dict[str, bytes]], case: str) -> None:
-    assert locked(case) == plainest
-
-
-@pytest.fixture(scope="module")
-def of_dialect(request: pytest.FixtureRequest, same: Same) -> Iterator[Callable[[str], dict[str, bytes]]]:
-    platforms = ("linux-64", "win-64")
-    with ahead(
-        request, lambda case: same.of_indexes(f"dialect-{case}", DIALECTS[case], *platforms), "dialect"
-    ) as results:
-        yield results
+def test_on_every_machine(plainest: dict[str, bytes], same: Same, case: str) -> None:
+    assert same.with_conda(case, MACHINES[case]) == plainest
 
 
 @pytest.fixture(scope="module")
@@ -262,10 +246,8 @@ def plainest_of_indexes(same: Same) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_from_every_index(
-    plainest_of_indexes: dict[str, bytes], of_dialect: Callable[[str], dict[str, bytes]], dialect: str
-) -> None:
-    assert of_dialect(dialect) == plainest_of_indexes
+def test_from_every_index(plainest_of_indexes: dict[str, bytes], same: Same, dialect: str) -> None:
+    assert same.of_indexes(f"dialect-{dialect}", DIALECTS[dialect], "linux-64", "win-64") == plainest_of_indexes
 
 
 def test_the_plainest_are_what_they_should_be(
