@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from uuid import UUID
 
 from envspec.conformance import isolation
@@ -29,7 +29,6 @@ from envspec.conformance.nvml import (
     pci_address,
     read_board,
 )
-from envspec.conformance.request import SuiteRequest
 from envspec.conformance.results import Board, Cause, Driver, Gpu
 
 _CUDA = "libcuda.so.1"
@@ -58,8 +57,7 @@ def query(
     limit_s *= limit_factor
     started = {}
     for library in _NAMES:
-        words = ("--driver", str(os.getpid()), request_path, folder / library, library)
-        started[library] = isolation.start(folder / library, *words)
+        started[library] = isolation.start("--driver", request_path, folder / library, library)
     ended = isolation.wait(started.values(), limit_s)
     values = {}
     for library, process in started.items():
@@ -145,10 +143,12 @@ def _devices() -> list[str]:
     return found
 
 
-def main(parent: int, request: Path, folder: Path, library: str) -> NoReturn:
-    """The process that queries one library. parent: PID of the process that started it."""
-    work: Mapping[str, Callable[[CheckContext], object]] = {"cuda": _read_cuda, "nvml": read_nvml}
-    isolation.run(parent, SuiteRequest.read(request), folder, work[library])
+def work(context: CheckContext, library: str) -> None:
+    """The process that queries one library."""
+    if library == "cuda":
+        _read_cuda(context)
+    else:
+        read_nvml(context)
 
 
 def _value(context: CheckContext, name: str, value: object) -> None:

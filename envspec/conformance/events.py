@@ -168,10 +168,10 @@ class CheckContext(EventWriter):
     runs in one process for each. peaks: of the checks before it, from its turn on.
     """
 
-    def __init__(self, request: SuiteRequest, scratch: Path, events: TextIO, gpu: int | None = None) -> None:
+    def __init__(self, request: SuiteRequest, scratch: Path, events: TextIO) -> None:
         super().__init__(events)
         self.request = request
-        self.gpu = gpu
+        self.gpu: int | None = None
         self.scratch = scratch
         self.peaks: dict[str, Peak] = {}
         self._modules: dict[str, Any] = {}

@@ -9,17 +9,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Callable, NoReturn
+from typing import Any, Callable
 
 from envspec.conformance import isolation
 from envspec.conformance.events import CheckContext
 from envspec.conformance.nvml import INVALID_ARGUMENT, DriverError, Nvml, open_nvml, reasons
-from envspec.conformance.request import SuiteRequest
 
 #: In the folder of the process that watches: what it saw.
 FILE = "watch.json"
@@ -237,19 +235,16 @@ def start_watch(request_path: Path, folder: Path) -> int:
     Raises:
         OSError: it can't be started.
     """
-    process = isolation.start(folder, "--watch", str(os.getpid()), request_path, folder)
+    process = isolation.start("--watch", request_path, folder)
     deadline = time.monotonic() + _READY_S
     while not (folder / FILE).exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     return process.pid
 
 
-def main(parent: int, request: Path, folder: Path) -> NoReturn:
-    """The process that watches. parent: PID of the process that started it."""
-    isolation.run(parent, SuiteRequest.read(request), folder, lambda context: _watch(context, folder / FILE))
-
-
-def _watch(context: CheckContext, path: Path) -> None:
+def work(context: CheckContext) -> None:
+    """The process that watches: until it is ended, write what it sees."""
+    path = context.scratch.with_name(FILE)
     boards = context.request.driver.boards if context.request.driver else ()
     with open_nvml() as nvml:
         handles = {}

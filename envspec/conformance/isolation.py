@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, NoReturn
+from typing import Any, Callable, NoReturn
 
 from envspec.conformance.cputime import LimitClock
 from envspec.conformance.events import CheckContext, ProcessEvents
@@ -45,36 +45,31 @@ _PERIOD_S, _PERIODS = 1.0, 10
 _STACKS_S = 0.3
 
 
-def start(folder: Path, *words: str | Path) -> subprocess.Popen[bytes]:
-    """Start a process that `run` runs, in a folder of its own. words: of the suite's command line, after `run.py`.
+def start(what: str, request: Path, folder: Path, *words: object, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a process that `run` runs.
+
+    what: `--check` or another first word of the suite's command line. request: the file of the request. folder: for the
+    process, not there or empty. words: for its work. options: of Popen.
 
     Raises:
         OSError: it can't be started.
     """
-    prepare(folder)
+    (folder / SCRATCH).mkdir(parents=True)
+    (folder / EVENTS).touch()
     with (folder / LOG).open("wb") as log:
         return subprocess.Popen(  # noqa: S603 (this Python and this suite)
-            [sys.executable, str(RUN), *map(str, words)],
+            [sys.executable, *map(str, (RUN, what, os.getpid(), request, folder, *words))],
+            cwd=folder / SCRATCH,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
+            **options,
         )
 
 
-def prepare(folder: Path) -> None:
-    """Make the folder of a process that `run` will run."""
-    (folder / SCRATCH).mkdir(parents=True)
-    (folder / EVENTS).touch()
-
-
-def run(
-    parent: int, request: SuiteRequest, folder: Path, work: Callable[[CheckContext], object], gpu: int | None = None
-) -> NoReturn:
-    """Run a check or a part of one, and end this process.
-
-    parent: PID of the process that started it. gpu: number of the only GPU that it sees, if that was chosen for it.
-    """
+def run(parent: int, request: Path, folder: Path, work: Callable[[CheckContext], object]) -> NoReturn:
+    """Run a check or a part of one, and end this process. parent: PID of the process that started it."""
     die_with_parent(parent)
     # Orphans of an import stay below this process, and end with it, not with the check that runs meanwhile.
     adopt_orphans()
@@ -82,7 +77,7 @@ def run(
     # At the limit the suite requests the stacks by this signal before it ends the process.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     with (folder / EVENTS).open("a", encoding="utf-8") as events:
-        status = _attempt(CheckContext(request, folder / SCRATCH, events, gpu), work)
+        status = _attempt(CheckContext(SuiteRequest.read(request), folder / SCRATCH, events), work)
     # Libraries that crash at exit do not count: every event is written.
     exit_now(status)
 

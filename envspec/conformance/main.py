@@ -14,14 +14,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.node import CRITICAL, OK, UNKNOWN, WARNING, node
 from envspec.conformance.processes import RUN, TERMINATION_SIGNALS, adopt_orphans
-from envspec.conformance.receipt import RECEIPT_MARK, document, exit_code, why_ended
+from envspec.conformance.receipt import RECEIPT_MARK, ReceiptInputs, document, exit_code, why_ended
 from envspec.conformance.request import (
     BadOption,
     Nodes,
@@ -92,7 +92,17 @@ def _suite(parser: argparse.ArgumentParser, options: argparse.Namespace, version
             lines = [line for line in stderr.splitlines() if line.strip()] or [str(error)]
             print(f"error: the suite exited with status {status} without results: {lines[-1]}", file=sys.stderr)
             return NO_RESULTS
-    receipt = document(results, _known(request, lock, version, why_ended(status, stderr)))
+    receipt = document(
+        results,
+        ReceiptInputs(
+            envspec=version,
+            made_at=datetime.datetime.now(datetime.timezone.utc).isoformat(),
+            request=request,
+            lock=lock,
+            local={"python": sys.executable, "prefix": sys.prefix},
+            ended=why_ended(status, stderr),
+        ),
+    )
     if path:
         path.write_text(json.dumps(receipt, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", errors="replace")
         print(f"wrote {path}")
@@ -244,21 +254,3 @@ def _print_receipt(receipt: Mapping[str, Any]) -> None:
     sys.stdout.flush()
     sys.stdout.buffer.write(line.encode("utf-8", "replace"))
     sys.stdout.buffer.flush()
-
-
-def _known(request: SuiteRequest, lock: dict[str, Any] | None, version: str, ended: str) -> dict[str, Any]:
-    return {
-        "envspec": version,
-        "made_at": datetime.datetime.now(datetime.timezone.utc).isoformat(),
-        "lock": lock,
-        "as_if": None,
-        "image": None,
-        "local": {"python": sys.executable, "prefix": sys.prefix},
-        "ended": ended,
-        "requested": request.checks,
-        "required": request.required,
-        "named": request.named,
-        "nodes": asdict(request.nodes),
-        "world_size": request.world_size,
-        "toolkit": "",
-    }

@@ -6,12 +6,11 @@ For a scheduler's prolog or its health check: nothing is computed, and CUDA is n
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from envspec.conformance import driver, isolation
 from envspec.conformance.checks import health
@@ -117,7 +116,7 @@ def _now(folder: Path, recorded: Mapping[str, str]) -> tuple[list[str], list[str
     """
     request = folder / "request.json"
     request.write_text(dumps(SuiteRequest(device="cuda", checks=())), encoding="utf-8")
-    process = isolation.start(folder / "nvml", "--node", str(os.getpid()), request, folder / "nvml")
+    process = isolation.start("--node", request, folder / "nvml")
     ended = isolation.wait([process], _LIMIT_S)
     events = ProcessEvents.read(folder / "nvml" / isolation.EVENTS)
     faults = []
@@ -144,12 +143,7 @@ def _now(folder: Path, recorded: Mapping[str, str]) -> tuple[list[str], list[str
     return [*faults, *wrong], [f"{len(boards)} GPUs without a fault"], "", ""
 
 
-def main(parent: int, request: Path, folder: Path) -> NoReturn:
-    """The process that queries NVML. parent: PID of the process that started it."""
-    isolation.run(parent, SuiteRequest.read(request), folder, _query)
-
-
-def _query(context: CheckContext) -> None:
+def work(context: CheckContext) -> None:
     """Report what `driver` reports of NVML, and the findings of the check `health` that need no work before."""
     boards = driver.read_nvml(context)
     for board in boards:

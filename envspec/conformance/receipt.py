@@ -7,8 +7,10 @@ types of the document, and its schema.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from envspec.conformance.request import SuiteRequest
 from envspec.conformance.results import Cause, Kind, Status
 from envspec.conformance.text import lines_of
 
@@ -21,46 +23,64 @@ TRAINING = ("device", "matmul", "amp", "transformer")
 RECEIPT_MARK = "envspec-receipt: "
 
 
-def document(results: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """The receipt of a run.
+@dataclass(frozen=True)
+class ReceiptInputs:
+    """What is known of a run besides its results: values of JSON, or of the receipt's types.
 
-    results: the document that the suite wrote, possibly incomplete. known: `envspec`, `made_at`, `lock`, `as_if`,
-    `image`, `local`, `nodes` and `world_size` of the receipt; `toolkit` of its machine; `ended`, as `why_ended` returns
-    it; and the names of checks: `requested`, `required`, and `named` by the user or the spec.
+    made_at: with a time zone.
+    lock: that the stack has to be.
+    as_if: the lock that the stack was compared with.
+    image, local: where the suite ran, one of them.
+    ended: why the suite did not run to its end, see `why_ended`.
+    baseline: a recorded receipt to compare with.
+    """
+
+    envspec: str
+    made_at: Any
+    request: SuiteRequest
+    lock: Any = None
+    as_if: Any = None
+    image: Any = None
+    local: Mapping[str, Any] | None = None
+    ended: str = ""
+    baseline: Any = None
+
+
+def document(results: Mapping[str, Any], inputs: ReceiptInputs) -> dict[str, Any]:
+    """The receipt of a run. results: the document that the suite wrote, possibly incomplete.
 
     Raises:
         KeyError, TypeError, AttributeError: keys are missing or wrong.
     """
-    required = known["required"]
-    checks = [*results["results"], *_lost(results, known)]
-    question = _question(results, known)
-    summary = _summary(checks, required, question)
+    request = inputs.request
+    checks = [*results["results"], *_lost(results, request)]
+    summary = _summary(checks, request.required, _question(results, request.named))
     verdict, reasons = judge(checks, summary)
-    if known["ended"]:
-        reasons.append(known["ended"])
+    if inputs.ended:
+        reasons.append(inputs.ended)
         if verdict == PASSED:
             verdict = NOT_KNOWN
-    local = known["local"]
+    local = inputs.local
     if local:
-        is_locked = _is_locked(checks) if known["lock"] else None
+        is_locked = _is_locked(checks) if inputs.lock else None
         local = {**local, "is_locked": is_locked}
     return {
         "format": FORMAT,
-        "envspec": known["envspec"],
-        "made_at": known["made_at"],
+        "envspec": inputs.envspec,
+        "made_at": inputs.made_at,
         "verdict": verdict,
         "reasons": reasons,
         "summary": summary,
-        "lock": known["lock"],
-        "as_if": known["as_if"],
-        "image": known["image"],
+        "lock": inputs.lock,
+        "as_if": inputs.as_if,
+        "image": inputs.image,
         "local": local,
         "device": results["device"],
         "seed": results["seed"],
-        "nodes": known["nodes"],
-        "world_size": known["world_size"],
+        "nodes": asdict(request.nodes),
+        "world_size": request.world_size,
         "seconds": results["seconds"],
-        "machine": {**results["machine"], "toolkit": known["toolkit"]},
+        "machine": {**results["machine"], "toolkit": ""},
         "ran": _ran(checks),
         "checks": checks,
     }
@@ -74,12 +94,12 @@ def why_ended(status: int, stderr: str) -> str:
     return f"the suite exited with status {status}: {lines[-1]}"
 
 
-def _lost(results: Mapping[str, Any], known: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _lost(results: Mapping[str, Any], request: SuiteRequest) -> list[dict[str, Any]]:
     """Requested checks without a result."""
     names = {each["check"] for each in results["results"]}
     reason = "the suite reported no result for it" if results["is_whole"] else "the suite ended before it"
     lost = []
-    for name in known["requested"]:
+    for name in request.checks:
         if name not in names:
             outcome = {
                 "check": name,
@@ -87,16 +107,16 @@ def _lost(results: Mapping[str, Any], known: Mapping[str, Any]) -> list[dict[str
                 "cause": Cause.CRASHED.value,
                 "reason": reason,
                 "hint": "look for the cause in the output of the suite and the container, and in the system log",
-                "required": name in known["required"],
+                "required": name in request.required,
             }
             lost.append(outcome)
     return lost
 
 
-def _question(results: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[str, ...]:
+def _question(results: Mapping[str, Any], named: tuple[str, ...]) -> tuple[str, ...]:
     """The checks that must have run for an answer: the named ones, else those about training; none without torch."""
-    if known["named"]:
-        return tuple(known["named"])
+    if named:
+        return named
     if not results["has_torch"]:
         return ()
     return TRAINING if results["device"] == "cuda" else TRAINING[1:]

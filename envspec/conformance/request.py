@@ -34,23 +34,26 @@ class BadOption(ValueError):
         self.hint = hint
 
 
+def _positive(text: str, wrong: BadOption) -> float:
+    """A finite number above 0. Raises `wrong` for another text."""
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise wrong
+
+
 def limit_of(text: str) -> tuple[str, float]:
     """The value of `--limit`: NAME=SECONDS. Raises BadOption for another form."""
     name, _, seconds = text.partition("=")
-    with contextlib.suppress(ValueError):
-        if 0 < float(seconds) < math.inf:
-            return name, float(seconds)
-    raise BadOption(f"--limit {text}: the form is NAME=SECONDS", "--limit transformer=300")
+    wrong = BadOption(f"--limit {text}: the form is NAME=SECONDS", "--limit transformer=300")
+    return name, _positive(seconds, wrong)
 
 
 def factor_of(text: str | None) -> float:
     """The value of `--limit-factor`, 1 for None. Raises BadOption for another form."""
     if text is None:
         return 1.0
-    with contextlib.suppress(ValueError):
-        if 0 < float(text) < math.inf:
-            return float(text)
-    raise BadOption(f"--limit-factor {text}: not a number above 0", "--limit-factor 4")
+    return _positive(text, BadOption(f"--limit-factor {text}: not a number above 0", "--limit-factor 4"))
 
 
 def world_size_of(text: str | None) -> int | Literal["all"] | None:
@@ -98,10 +101,7 @@ def burn_of(text: str | None) -> float:
     """The value of `--burn`, minutes, in seconds; 0 for None. Raises BadOption for another form."""
     if text is None:
         return 0.0
-    with contextlib.suppress(ValueError):
-        if 0 < float(text) < math.inf:
-            return float(text) * 60
-    raise BadOption(f"--burn {text}: not a number of minutes", "--burn 10")
+    return 60 * _positive(text, BadOption(f"--burn {text}: not a number of minutes", "--burn 10"))
 
 
 def named_checks(checks: Sequence[str], burn_s: float) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ Source: metadata of torch 2.4 to 2.15 and of cuda-toolkit 13.0; "Dependency spec
 
 from __future__ import annotations
 
+import ast
 import operator
 import os
 import platform
@@ -24,16 +25,15 @@ _REQUIREMENT = re.compile(
 )
 #: What is followed from torch: NVIDIA's wheels, and its metapackage for them.
 _NVIDIA = ("nvidia-", "cuda-toolkit")
-_TOKEN = re.compile(r"\s*(\(|\)|[=!<>~]=|[<>]|not\s+in|[A-Za-z_]+|'[^']*'|\"[^\"]*\")")
-_COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    ">=": operator.ge,
-    "<=": operator.le,
-    "<": operator.lt,
-    ">": operator.gt,
-    "in": lambda one, other: one in other,
-    "not in": lambda one, other: one not in other,
+_COMPARE: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.GtE: operator.ge,
+    ast.LtE: operator.le,
+    ast.Lt: operator.lt,
+    ast.Gt: operator.gt,
+    ast.In: lambda one, other: one in other,
+    ast.NotIn: lambda one, other: one not in other,
 }
 
 
@@ -84,53 +84,32 @@ def _applies(marker: str, extras: frozenset[str]) -> bool:
     """Whether a marker holds in this Python; false for one that this reader does not know."""
     if not marker.strip():
         return True
-    tokens = [re.sub(r"\s+", " ", each) for each in _TOKEN.findall(marker)]
-    if re.sub(r"\s", "", "".join(tokens)) != re.sub(r"\s", "", marker):
-        return False
     try:
-        value = _either(tokens, extras)
-    except (IndexError, KeyError):
+        # Most markers are expressions of Python, too.
+        return _holds(ast.parse(marker.strip(), mode="eval").body, extras)
+    except (SyntaxError, KeyError):
         return False
-    return value and not tokens
 
 
-def _either(tokens: list[str], extras: frozenset[str]) -> bool:
-    value = _both(tokens, extras)
-    while tokens and tokens[0] == "or":
-        del tokens[0]
-        value |= _both(tokens, extras)
-    return value
-
-
-def _both(tokens: list[str], extras: frozenset[str]) -> bool:
-    value = _one(tokens, extras)
-    while tokens and tokens[0] == "and":
-        del tokens[0]
-        value &= _one(tokens, extras)
-    return value
-
-
-def _one(tokens: list[str], extras: frozenset[str]) -> bool:
-    first = tokens.pop(0)
-    if first == "(":
-        value = _either(tokens, extras)
-        del tokens[0]
-        return value
-    how, second = tokens.pop(0), tokens.pop(0)
+def _holds(node: ast.expr, extras: frozenset[str]) -> bool:
+    if isinstance(node, ast.BoolOp):
+        values = [_holds(each, extras) for each in node.values]
+        return any(values) if isinstance(node.op, ast.Or) else all(values)
+    if not isinstance(node, ast.Compare) or len(node.ops) > 1:
+        raise SyntaxError(ast.dump(node))
+    first, second = ast.unparse(node.left), ast.unparse(node.comparators[0])
     if "extra" in (first, second):
-        is_requested = (second if first == "extra" else first).strip("'\"") in extras
-        return is_requested == (how == "==")
-    one, other = _value(first), _value(second)
+        is_requested = (second if first == "extra" else first).strip("'") in extras
+        return is_requested == isinstance(node.ops[0], ast.Eq)
+    compare, one, other = _COMPARE[type(node.ops[0])], _value(first), _value(second)
     if "version" in first + second:
-        return _COMPARE[how](numbers(one), numbers(other))
-    return _COMPARE[how](one, other)
+        return compare(numbers(one), numbers(other))
+    return compare(one, other)
 
 
 def _value(token: str) -> str:
     """Of a quoted string, or of a variable of this Python."""
-    if token[0] in "'\"":
-        return token[1:-1]
-    return _VALUES[token]()
+    return token.strip("'") if token.startswith("'") else _VALUES[token]()
 
 
 def numbers(version: str) -> tuple[int, ...]:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -18,7 +17,6 @@ from envspec.conformance import isolation
 from envspec.conformance.checks import CHECKS, limit_of
 from envspec.conformance.events import EventWriter, ProcessEvents
 from envspec.conformance.isolation import Overrun
-from envspec.conformance.processes import RUN
 from envspec.conformance.request import SuiteRequest
 from envspec.conformance.results import (
     Cause,
@@ -220,10 +218,11 @@ def start(check: str, run: SuiteRun) -> StartedCheck:
 
 def _start(check: str, run: SuiteRun, gpu: int | None) -> CheckProcess:
     folder = Path(tempfile.mkdtemp(prefix="envspec-check-", dir=run.folder))
-    isolation.prepare(folder)
     reader, writer = os.pipe()
     try:
-        process = _popen(check, folder, run, reader, gpu)
+        words = (check, reader, "" if gpu is None else gpu)
+        environ = _environ(folder, run, gpu)
+        process = isolation.start("--check", run.request_path, folder, *words, env=environ, pass_fds=[reader])
         return CheckProcess(folder, process, os.fdopen(writer, "wb", buffering=0))
     except OSError:
         os.close(writer)
@@ -288,7 +287,7 @@ def _begin(each: CheckProcess, began: float, peaks: Mapping[str, Peak]) -> None:
     each.turn.close()
 
 
-def _popen(check: str, folder: Path, run: SuiteRun, turn: int, gpu: int | None) -> subprocess.Popen[bytes]:
+def _environ(folder: Path, run: SuiteRun, gpu: int | None) -> dict[str, str]:
     scratch = folder / isolation.SCRATCH
     environ = {
         **{name: value for name, value in os.environ.items() if name not in _BYTECODE},
@@ -311,18 +310,7 @@ def _popen(check: str, folder: Path, run: SuiteRun, turn: int, gpu: int | None) 
             # All of them run at the same time.
             threads = max(1, len(os.sched_getaffinity(0)) // len(run.request.gpus))
             environ.setdefault("OMP_NUM_THREADS", str(threads))
-    command = [sys.executable, str(RUN), "--check", check, str(os.getpid())]
-    with (folder / isolation.LOG).open("wb") as log:
-        return subprocess.Popen(  # noqa: S603 (this Python and this suite)
-            [*command, str(run.request_path), str(folder), str(turn), "" if gpu is None else str(gpu)],
-            env=environ,
-            cwd=scratch,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            pass_fds=[turn],
-        )
+    return environ
 
 
 def _visible(gpu: int) -> str:

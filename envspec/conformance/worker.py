@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
-from typing import NoReturn
 
 from envspec.conformance import isolation
 from envspec.conformance.checks import CHECKS, CheckDefinition
 from envspec.conformance.events import CheckContext
-from envspec.conformance.request import SuiteRequest
 from envspec.conformance.results import NotRun, Peak
 
 
-def main(name: str, parent: int, request: Path, folder: Path, turn: int, gpu: int | None) -> NoReturn:
+def work(context: CheckContext, name: str, turn: str, gpu: str) -> None:
     """Run a check.
 
-    parent: PID of the suite. folder: of the check, prepared by the suite. turn: descriptor of a pipe; the peaks of the
-    checks before it, as JSON, start the check's turn. gpu: number of the only GPU that this process sees, None for all.
+    turn: descriptor of a pipe; the peaks of the checks before it, as JSON, start the check's turn. gpu: number of the
+    only GPU that this process sees, empty for all.
     """
-
-    def work(context: CheckContext) -> None:
-        _preimport(context, CHECKS[name])
-        _wait_for(turn, context)
-        CheckDefinition.function(name)(context)
-
-    isolation.run(parent, SuiteRequest.read(request), folder, work, gpu)
+    context.gpu = int(gpu) if gpu else None
+    _preimport(context, CHECKS[name])
+    _wait_for(int(turn), context)
+    CheckDefinition.function(name)(context)
 
 
 def _wait_for(turn: int, context: CheckContext) -> None:

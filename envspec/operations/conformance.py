@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 import envspec.conformance
 import envspec.verifier
 from envspec.conformance.checks import CHECKS
-from envspec.conformance.receipt import why_ended
+from envspec.conformance.receipt import ReceiptInputs, why_ended
 from envspec.conformance.request import (
     BadOption,
     LockedGpuCode,
@@ -63,7 +63,7 @@ from envspec.operations.container import (
     this_user,
 )
 from envspec.operations.environment import expected_of, part_of
-from envspec.receipts.build import BadResults, ReceiptInputs, receipt
+from envspec.receipts.build import BadResults, receipt
 from envspec.receipts.model import Image, LocalPython, LockName, Receipt
 from envspec.version import VERSION
 
@@ -324,15 +324,12 @@ class _Suite:
         inputs = ReceiptInputs(
             envspec=VERSION,
             made_at=self.context.now(),
+            request=request,
             lock=lock_name(self.lock, self.lock_sha256) if self.lock else None,
             as_if=lock_name(*as_if) if as_if else None,
-            where=where,
+            image=where if isinstance(where, Image) else None,
+            local=where.model_dump() if isinstance(where, LocalPython) else None,
             ended=ended,
-            requested=request.checks,
-            required=request.required,
-            named=request.named,
-            nodes=request.nodes,
-            world_size=request.world_size,
             baseline=self.observer.baseline,
         )
         return receipt(results, inputs)

@@ -3,55 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
 
-from envspec.conformance.receipt import document
-from envspec.conformance.request import Nodes
+from envspec.conformance.receipt import ReceiptInputs, document
 from envspec.conformance.results import FORMAT as RESULTS_FORMAT
 from envspec.errors import EnvspecError
 from envspec.receipts.compare import against
-from envspec.receipts.model import Image, LocalPython, LockName, Receipt, Verdict, problems
+from envspec.receipts.model import Receipt, Verdict, problems
 
 
 class BadResults(EnvspecError):
     """Results that this version's suite does not write."""
 
     code = "internal"
-
-
-@dataclass(frozen=True, slots=True)
-class ReceiptInputs:
-    """What the host knows about a run and the suite in the container does not.
-
-    made_at: with a time zone.
-    lock: that the stack has to be.
-    where: the image, or the Python that ran the suite; `is_locked` is set from the check `lock`.
-    ended: why the suite did not run to its end; empty if it did.
-    requested: names of the checks to run.
-    required: those that must not be `not run`.
-    named: those that the user or the spec requests by name.
-    as_if: the lock that the stack was compared with.
-    toolkit: version of NVIDIA's container toolkit.
-    baseline: a recorded receipt to compare with.
-    """
-
-    envspec: str
-    made_at: datetime
-    lock: LockName | None
-    where: Image | LocalPython
-    requested: tuple[str, ...]
-    ended: str = ""
-    required: tuple[str, ...] = ()
-    named: tuple[str, ...] = ()
-    as_if: LockName | None = None
-    nodes: Nodes = field(default_factory=Nodes)
-    world_size: int | None = None
-    toolkit: str = ""
-    baseline: Receipt | None = None
 
 
 def receipt(results: Mapping[str, Any], inputs: ReceiptInputs) -> Receipt:
@@ -66,7 +32,7 @@ def receipt(results: Mapping[str, Any], inputs: ReceiptInputs) -> Receipt:
     if results.get("format") != RESULTS_FORMAT:
         raise BadResults(f"the results are of format {results.get('format')!r}, this envspec reads {RESULTS_FORMAT}")
     try:
-        built = Receipt.model_validate(document(_plain(results), _known(inputs)))
+        built = Receipt.model_validate(document(_plain(results), inputs))
     except KeyError as error:
         raise BadResults(f"the suite's results lack {error}") from error
     except (TypeError, ValueError, AttributeError) as error:
@@ -78,26 +44,6 @@ def receipt(results: Mapping[str, Any], inputs: ReceiptInputs) -> Receipt:
     if inputs.baseline is None:
         return built
     return _with_baseline(built, inputs.baseline)
-
-
-def _known(inputs: ReceiptInputs) -> dict[str, Any]:
-    place = "image" if isinstance(inputs.where, Image) else "local"
-    return {
-        "envspec": inputs.envspec,
-        "made_at": inputs.made_at,
-        "lock": inputs.lock and inputs.lock.model_dump(),
-        "as_if": inputs.as_if and inputs.as_if.model_dump(),
-        "image": None,
-        "local": None,
-        place: inputs.where.model_dump(),
-        "ended": inputs.ended,
-        "requested": inputs.requested,
-        "required": inputs.required,
-        "named": inputs.named,
-        "nodes": asdict(inputs.nodes),
-        "world_size": inputs.world_size,
-        "toolkit": inputs.toolkit,
-    }
 
 
 def _with_baseline(built: Receipt, recorded: Receipt) -> Receipt:

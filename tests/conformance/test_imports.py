@@ -33,7 +33,7 @@ _TORCH = """
     class version:
         cuda = None
     __version__ = "2.9.1"
-    check = sys.argv[sys.argv.index("--check") + 1]
+    check = sys.argv[sys.argv.index("--check") + 4]
     def at(name):
         return pathlib.Path(__file__).with_name(name)
     def say(name, text=""):

@@ -306,7 +306,7 @@ def test_processes_share_compiled_python_if_the_stack_has_none(tmp_path: Path) -
     body = """
         import os, pathlib, sys
         cached = os.stat(__spec__.cached)
-        note = pathlib.Path(__file__).with_name("bytecode of " + sys.argv[sys.argv.index("--check") + 1])
+        note = pathlib.Path(__file__).with_name("bytecode of " + sys.argv[sys.argv.index("--check") + 4])
         note.write_text(f"{cached.st_ino} {cached.st_mtime_ns}")
     """
     environ = fake_torch(tmp_path / "stack", body, GOOD)

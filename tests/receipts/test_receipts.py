@@ -182,17 +182,15 @@ def test_checks_without_a_result_are_not_known(is_whole: bool, reason: str) -> N
     ids=["passed", "drifted", "crashed", "not run", "not requested"],
 )
 def test_whether_the_environment_is_the_locks(row: dict[str, Any], is_locked: bool | None) -> None:
-    found = made(row, check("amp"), where=LOCAL)
+    found = made(row, check("amp"), local=LOCAL.model_dump())
     assert found.local is not None
     assert found.local.is_locked is is_locked
     assert found.image is None
 
 
-def test_versions_of_all_checks_and_what_the_host_adds() -> None:
+def test_versions_of_all_checks() -> None:
     found = made(check("a", ran={"torch": "2.9.1", "cuDNN": "9.1"}), check("b", ran={"torch": "2.9.0", "NCCL": "2.27"}))
     assert found.ran == {"NCCL": "2.27", "cuDNN": "9.1", "torch": "2.9.1, 2.9.0"}
-    machine = receipt(eight_gpus(), known(toolkit="1.17.4")).machine
-    assert (len(machine.gpus), machine.driver, machine.toolkit) == (8, "570.124.06", "1.17.4")
 
 
 def test_halves_of_surrogate_pairs_become_escapes() -> None:

@@ -6,11 +6,7 @@ that one alone.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +17,6 @@ from envspec.conformance.events import CheckContext, ProcessEvents
 from envspec.conformance.extensions.case import CPU, place
 from envspec.conformance.extensions.table import EXTENSIONS
 from envspec.conformance.isolation import Overrun
-from envspec.conformance.processes import RUN
 from envspec.conformance.results import Cause, NotRun, dumps
 
 _NAME = "extensions"
@@ -47,10 +42,14 @@ def check(context: CheckContext) -> None:
     )
     for left, (name, devices) in zip(range(len(rounds), 0, -1), rounds):
         limit_s = round(min(SIZES["extensions.case_s"] * context.request.limit_factor, left_s / left), 1)
-        with context.phase(name), _started(context, request, name, devices) as processes:
-            ended = isolation.wait([process for _, process in processes], limit_s)
+        with context.phase(name):
+            processes = {}
+            for device in devices:
+                folder = _folder(context, name, device)
+                processes[device] = isolation.start("--case", request, folder, name, device)
+            ended = isolation.wait(processes.values(), limit_s)
             left_s -= ended.counted_s
-            for device, process in processes:
+            for device, process in processes.items():
                 _report(context, name, device, process.returncode, ended.overruns.get(process.pid))
 
 
@@ -66,33 +65,11 @@ def _folder(context: CheckContext, name: str, device: str) -> Path:
     return context.scratch / f"{name}-{device}"
 
 
-@contextlib.contextmanager
-def _started(
-    context: CheckContext, request: Path, name: str, devices: Sequence[str]
-) -> Iterator[list[tuple[str, subprocess.Popen[bytes]]]]:
-    processes = []
-    try:
-        for device in devices:
-            folder = _folder(context, name, device)
-            isolation.prepare(folder)
-            words = ["--case", str(os.getpid()), str(request), str(folder), name, device]
-            processes.append(
-                (
-                    device,
-                    subprocess.Popen(  # noqa: S603 (this Python and this suite)
-                        [sys.executable, str(RUN), *words], cwd=folder / isolation.SCRATCH, stdin=subprocess.DEVNULL
-                    ),
-                )
-            )
-        yield processes
-    finally:
-        for _, process in processes:
-            process.kill()
-
-
 def _report(context: CheckContext, name: str, device: str, exited: int | None, overrun: Overrun | None) -> None:
     """Add a process's findings to the check's, and how it failed."""
-    events = ProcessEvents.read(_folder(context, name, device) / isolation.EVENTS)
+    folder = _folder(context, name, device)
+    print((folder / isolation.LOG).read_text(encoding="utf-8", errors="replace"))
+    events = ProcessEvents.read(folder / isolation.EVENTS)
     for finding in events.findings:
         context.write("findings", finding)
     for hint in events.hints:

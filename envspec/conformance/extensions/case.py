@@ -13,14 +13,10 @@ import importlib.metadata
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import NoReturn
 
-from envspec.conformance import isolation
 from envspec.conformance.events import CheckContext
 from envspec.conformance.extensions.operation import Extension, Operation
 from envspec.conformance.extensions.table import EXTENSIONS
-from envspec.conformance.request import SuiteRequest
 from envspec.conformance.results import error_texts
 
 #: The device's name for the CPU; a GPU's is its number.
@@ -31,11 +27,11 @@ _OTHER_TORCH = ("undefined symbol", "libtorch", "libc10")
 _DRIVER = ("libcuda.so", "libnvidia-ml.so")
 
 
-def main(parent: int, request: Path, folder: Path, name: str, device: str) -> NoReturn:
-    """Run an extension on a device, `cpu` or a GPU's number. parent: PID of the check. folder: for the events."""
-    read = SuiteRequest.read(request)
-    chosen = replace(read, device=CPU) if device == CPU else read
-    isolation.run(parent, chosen, folder, lambda context: _run(context, name, EXTENSIONS[name], device))
+def work(context: CheckContext, name: str, device: str) -> None:
+    """Run an extension on a device, `cpu` or a GPU's number."""
+    if device == CPU:
+        context.request = replace(context.request, device=CPU)
+    _run(context, name, EXTENSIONS[name], device)
 
 
 def place(name: str, device: str) -> str:

@@ -7,9 +7,10 @@ from datetime import datetime, timezone
 from typing import Any, Final
 
 from envspec.conformance.bounds import limit
-from envspec.conformance.request import SEED
+from envspec.conformance.receipt import ReceiptInputs
+from envspec.conformance.request import SEED, SuiteRequest
 from envspec.conformance.results import FORMAT
-from envspec.receipts.build import ReceiptInputs, receipt
+from envspec.receipts.build import receipt
 from envspec.receipts.model import Image, LocalPython, LockName, Receipt
 
 MADE_AT: Final = datetime(2026, 11, 22, 3, 0, tzinfo=timezone.utc)
@@ -122,15 +123,10 @@ def machine(device: str, gpus: int = 8, gpu: str = "NVIDIA H100 80GB HBM3") -> d
 
 def known(*requested: str, **more: Any) -> ReceiptInputs:
     """What the host knows of a made-up run: it was in an image, and about its first check."""
-    values: dict[str, Any] = {
-        "envspec": "0.1.0",
-        "made_at": MADE_AT,
-        "lock": LOCK,
-        "where": IMAGE,
-        "requested": requested,
-        "named": requested[:1],
-    }
-    return ReceiptInputs(**{**values, **more})
+    required, named = more.pop("required", ()), more.pop("named", requested[:1])
+    request = SuiteRequest("cpu", requested, required=required, named=named)
+    where = {} if "local" in more else {"image": IMAGE}
+    return ReceiptInputs(**{"envspec": "0.1.0", "made_at": MADE_AT, "request": request, "lock": LOCK, **where, **more})
 
 
 def made(*checks: Mapping[str, Any], device: str = "cpu", **more: Any) -> Receipt:
