@@ -82,8 +82,59 @@ _EXTENSION_K = {
     "quantised": (1, "K = 8 for the block's scale, the quotient and the product, beyond the nearest code's own error"),
     "adam": (1, "K = 16 for each step: moments, corrections, a root, quotients, the decay and the update"),
 }
+#: Sizes that depend on the device: on a GPU, on the CPU.
+_OF_DEVICES: Mapping[str, tuple[int, int]] = {
+    # Of a speed's measurement. On the CPU three calls are enough if they take longer.
+    "speed.milliseconds": (1000, 100),
+    # Rows and columns of products compared with fp64. fp16 is slow on CPUs without units for it.
+    "matmul.side": (2048, 128),
+    "matmul.speed_side": (8192, 512),
+    "amp.width": (2048, 256),
+    "amp.speed_batch": (8192, 32),
+    "transformer.attention_length": (512, 128),
+    "transformer.width": (1024, 256),
+    "transformer.batch": (16, 2),
+    "transformer.length": (512, 64),
+    "inference.speed_width": (1024, 128),
+    "inference.batch": (8, 2),
+    "inference.length": (512, 64),
+    # Of each copy.
+    "bandwidth.bytes": (2**28, 2**24),
+    # The buffer for bandwidth.
+    "distributed.bytes": (2**28, 2**23),
+    "distributed.blocks": (5, 3),
+    # Milliseconds of all blocks together; a block has one call at least.
+    "distributed.speed_ms": (1200, 0),
+    # Of each rank's times.
+    "distributed.product_side": (8192, 128),
+    "distributed.rank_bytes.large": (2**28, 2**20),
+    "distributed.rank_bytes.small": (2**20, 2**16),
+    "memory.side": (2048, 1024),
+    "memory.block_bytes": (2**28, 2**24),
+    # The side of square products that fill every multiprocessor, and the seconds of all types together.
+    "sustained.side": (8192, 512),
+    "sustained.seconds": (30, 0),
+    "loader.workers": (4, 2),
+    "loader.steps": (200, 8),
+    # Of training from the loader, at least: NVML's sample period is up to a second. On the CPU one pass is enough.
+    "loader.milliseconds": (2000, 0),
+    "loader.width": (192, 4),
+    # Rows of blocks for GPUs, so that every multiprocessor (148 of a B200) has several; odd lengths have partial tiles.
+    "extensions.length": (1021, 131),
+    "extensions.batch": (4, 1),
+    "extensions.heads": (16, 2),
+    # More than one chunk of 2048.
+    "extensions.scan_length": (2603, 131),
+    "extensions.channels": (1024, 64),
+    "extensions.edges": (400_003, 20_011),
+    "extensions.nodes": (10_007, 503),
+    "extensions.rows": (2051, 67),
+    "extensions.parameters": (4_000_037, 40_037),
+}
 #: Everything numeric that is no bound.
 SIZES: Mapping[str, int] = {
+    **{f"{name}.cuda": size for name, (size, _) in _OF_DEVICES.items()},
+    **{f"{name}.cpu": size for name, (_, size) in _OF_DEVICES.items()},
     # Processes that import before their check's turn, each with torch in host memory (0.5 GB). An import uses one core:
     # one of four leaves enough to the check that runs; a third process gained nothing.
     "preimports.processes": 2,
@@ -95,55 +146,26 @@ SIZES: Mapping[str, int] = {
     "driver.limit_s_per_gpu": 5,
     # Of each copy between two GPUs.
     "device.copy_bytes": 2**26,
-    # Of a speed's measurement. On the CPU three calls are enough if they take longer.
-    "speed.milliseconds.cuda": 1000,
-    "speed.milliseconds.cpu": 100,
     "speed.blocks": 10,
     # |r| <= 256 is exact in bf16 in any order of summation.
     "matmul.integer_k": 1024,
     "matmul.integer_side": 512,
     "matmul.largest_k": 16384,
-    # Rows and columns of products compared with fp64. fp16 is slow on CPUs without units for it.
-    "matmul.side.cpu": 128,
-    "matmul.side.cuda": 2048,
-    "matmul.speed_side.cpu": 512,
-    "matmul.speed_side.cuda": 8192,
     "amp.parameters": 10_000_000,
     "amp.steps": 60,
     "amp.batch": 32,
-    "amp.width.cpu": 256,
-    "amp.width.cuda": 2048,
     "amp.vocabulary": 320_000,
     "amp.scale": 2**12,
     "amp.growth_interval": 20,
     # The largest first gradient is about 0.03, and fp16 ends at 65504.
     "amp.scale_too_large": 2**24,
     "amp.skipped": 12,
-    "amp.speed_batch.cpu": 32,
-    "amp.speed_batch.cuda": 8192,
     "transformer.layers": 2,
-    "transformer.attention_length.cpu": 128,
-    "transformer.attention_length.cuda": 512,
-    "transformer.width.cpu": 256,
-    "transformer.width.cuda": 1024,
-    "transformer.batch.cpu": 2,
-    "transformer.batch.cuda": 16,
-    "transformer.length.cpu": 64,
-    "transformer.length.cuda": 512,
     "inference.width": 128,
     "inference.tokens": 32,
-    "inference.speed_width.cpu": 128,
-    "inference.speed_width.cuda": 1024,
-    "inference.batch.cpu": 2,
-    "inference.batch.cuda": 8,
-    "inference.length.cpu": 64,
-    "inference.length.cuda": 512,
     "runtime.integers": 4096,
     "runtime.width": 256,
     "runtime.rows": 96,
-    # Of each copy.
-    "bandwidth.bytes.cuda": 2**28,
-    "bandwidth.bytes.cpu": 2**24,
     # Seconds a rank waits for another one.
     "distributed.timeout_s": 40,
     # Seconds for every node to join: they start at different times, after their own earlier checks.
@@ -165,23 +187,8 @@ SIZES: Mapping[str, int] = {
     "distributed.ranks.cpu": 2,
     # Small, so that the gradient of a small model is sent in several.
     "distributed.bucket_bytes": 100_000,
-    # The buffer for bandwidth.
-    "distributed.bytes.cuda": 2**28,
-    "distributed.bytes.cpu": 2**23,
-    "distributed.blocks.cuda": 5,
-    "distributed.blocks.cpu": 3,
-    # Milliseconds of all blocks together; a block has one call at least.
-    "distributed.speed_ms.cuda": 1200,
-    "distributed.speed_ms.cpu": 0,
     # With fewer ranks none stands out.
     "distributed.fewest_ranks": 4,
-    # Of each rank's times.
-    "distributed.product_side.cuda": 8192,
-    "distributed.product_side.cpu": 128,
-    "distributed.rank_bytes.large.cuda": 2**28,
-    "distributed.rank_bytes.large.cpu": 2**20,
-    "distributed.rank_bytes.small.cuda": 2**20,
-    "distributed.rank_bytes.small.cpu": 2**16,
     # Weight, gradient and AdamW's two moments, 4 bytes each.
     "memory.training_bytes": 16,
     # bf16 weights to run; to tune, bf16 weights and gradients, fp32 weights and two moments.
@@ -189,61 +196,23 @@ SIZES: Mapping[str, int] = {
     "memory.tune_bytes": 16,
     # 537 MB on a GPU: cuBLAS's workspace of 32 MiB, which torch's allocator counts, is small beside it.
     "memory.layers": 8,
-    "memory.side.cpu": 1024,
-    "memory.side.cuda": 2048,
     # Of the free memory of a GPU, and of each block; the patterns of a block are made in a further one.
     "memory.pattern_percent": 90,
-    "memory.block_bytes.cuda": 2**28,
-    "memory.block_bytes.cpu": 2**24,
     "memory.blocks.cpu": 3,
-    # The side of square products that fill every multiprocessor, and the seconds of all types together.
-    "sustained.side.cuda": 8192,
-    "sustained.side.cpu": 512,
-    "sustained.seconds.cuda": 30,
-    "sustained.seconds.cpu": 0,
     # Of one type, before the next one has its turn in a burn: all of them run on a card that is as warm.
     "sustained.turn_s": 1,
     "loader.pictures": 768,
     "loader.batch": 32,
-    "loader.workers.cuda": 4,
-    "loader.workers.cpu": 2,
-    "loader.steps.cuda": 200,
-    "loader.steps.cpu": 8,
-    # Of training from the loader, at least: NVML's sample period is up to a second. On the CPU one pass is enough.
-    "loader.milliseconds.cuda": 2000,
-    "loader.milliseconds.cpu": 0,
-    "loader.width.cuda": 192,
-    "loader.width.cpu": 4,
     # Batches of 64 pictures of 224 x 224 in fp32: 39 MB each, 308 MB in all.
     "loader.shm_workers": 4,
     "loader.shm_prefetch": 2,
     "loader.shm_batch": 64,
     # Seconds for one extension on one device: its import, its operator and the same in plain torch.
     "extensions.case_s": 90,
-    # Rows of blocks for GPUs, so that every multiprocessor (148 of a B200) has several; odd lengths have partial tiles.
-    "extensions.length.cuda": 1021,
-    "extensions.length.cpu": 131,
-    "extensions.batch.cuda": 4,
-    "extensions.batch.cpu": 1,
-    "extensions.heads.cuda": 16,
-    "extensions.heads.cpu": 2,
     "extensions.window": 63,
-    # More than one chunk of 2048.
-    "extensions.scan_length.cuda": 2603,
-    "extensions.scan_length.cpu": 131,
     "extensions.scan_states": 16,
-    "extensions.channels.cuda": 1024,
-    "extensions.channels.cpu": 64,
-    "extensions.edges.cuda": 400_003,
-    "extensions.edges.cpu": 20_011,
-    "extensions.nodes.cuda": 10_007,
-    "extensions.nodes.cpu": 503,
-    "extensions.rows.cuda": 2051,
-    "extensions.rows.cpu": 67,
     # 127^2 K < 2^24: exact as int32, and in fp32.
     "extensions.width": 1024,
-    "extensions.parameters.cuda": 4_000_037,
-    "extensions.parameters.cpu": 40_037,
     "extensions.steps": 3,
     "pyg.classes": 4,
     "pyg.nodes": 400,

@@ -226,6 +226,8 @@ def key(torch: Any, device: str, shapes: Sequence[object]) -> str:
     return ", ".join([*words, *map(str, shapes)])
 
 
+#: Types by their short names -> torch's.
+TYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 NO_BF16 = "bf16 needs a GPU of compute capability 8.0"
 
 
@@ -236,10 +238,9 @@ def has_bf16(torch: Any, device: str) -> bool:
 
 def float_types(torch: Any, context: CheckContext) -> dict[str, Any]:
     """fp32, fp16 and bf16 -> torch's types, without bf16 if the device lacks it, which is reported."""
-    dtypes = {"fp32": torch.float32, "fp16": torch.float16}
-    if has_bf16(torch, context.device):
-        dtypes["bf16"] = torch.bfloat16
-    else:
+    dtypes = {name: getattr(torch, dtype) for name, dtype in TYPES.items()}
+    if not has_bf16(torch, context.device):
+        del dtypes["bf16"]
         context.not_run("bf16", NO_BF16)
     return dtypes
 
@@ -259,8 +260,7 @@ def modes(torch: Any, context: CheckContext) -> list[Mode]:
 
     Source of the compute capabilities: CUDA C++ programming guide, "Tensor Core Input Precisions".
     """
-    plain = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-    casts = {name: operator.methodcaller("to", dtype) for name, dtype in plain.items()}
+    casts = {name: operator.methodcaller("to", getattr(torch, dtype)) for name, dtype in TYPES.items()}
     run = [Mode(name, cast, cast, operator.matmul) for name, cast in casts.items()]
     if not context.request.cuda:
         for name in ("tf32", "fp8"):

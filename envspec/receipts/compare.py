@@ -138,6 +138,7 @@ _MACHINE: Final[Sequence[_Comparable]] = (
     ("kind of machine", kind, Weight.DIFFERS),
     ("devices", devices, Weight.DIFFERS),
     ("driver", lambda receipt: receipt.machine.driver, Weight.DIFFERS),
+    ("container toolkit", lambda receipt: receipt.machine.toolkit, Weight.INFO),
     ("topology", _topology, Weight.DIFFERS),
     # They change what is measured.
     ("environment variables", _environment, Weight.DIFFERS),

@@ -8,7 +8,7 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping, 
 from dataclasses import dataclass, replace
 from enum import Enum
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Final
 
 from envspec.conformance.results import CheckFinding, CheckOutcome, Status
 from envspec.conformance.results import Kind as FindingKind
@@ -275,13 +275,13 @@ def _hosts(stem: str, width: int, found: Sequence[int]) -> str:
 def _shared(receipts: Sequence[Receipt], where: str) -> dict[str, str]:
     """What fails in all receipts, at least two -> the text about it. A check that did not run shows nothing."""
     failures = [_failures(receipt) for receipt in receipts]
-    first: dict[str, _Failure] = {}
+    first: dict[str, str] = {}
     for found in failures:
-        for name, failure in found.items():
-            first.setdefault(name, failure)
+        for name, text in found.items():
+            first.setdefault(name, text)
     shared: dict[str, str] = {}
     not_run = [receipt.names_of(Status.NOT_RUN) for receipt in receipts]
-    for name, failure in first.items():
+    for name, text in first.items():
         count = unknown = 0
         for found, missing in zip(failures, not_run, strict=True):
             if name in found:
@@ -289,7 +289,9 @@ def _shared(receipts: Sequence[Receipt], where: str) -> dict[str, str]:
             elif name in missing:
                 unknown += 1
         if count >= 2 and 2 * count > len(receipts) and count + unknown == len(receipts):
-            shared[name] = failure.on_all(where)
+            shared[name] = f"{text}, {where}"
+            if text.startswith(f"{name}: "):
+                shared[name] = f"{name} fails {where}{text.removeprefix(name)}"
     return shared
 
 
@@ -303,34 +305,22 @@ def _not_known(node: FleetNode) -> list[str]:
     return reasons
 
 
-class _Failure(NamedTuple):
-    """A reason of the verdict `failed`. check: empty if it is no failed check."""
-
-    text: str
-    check: str = ""
-
-    def on_all(self, where: str) -> str:
-        if not self.check:
-            return f"{self.text}, {where}"
-        return self.text.replace(": ", f" fails {where}: ", 1)
-
-
-def _failures(receipt: Receipt) -> dict[str, _Failure]:
-    """Check, or number that is worse than a baseline's -> the failure."""
+def _failures(receipt: Receipt) -> dict[str, str]:
+    """Check, or number that is worse than a baseline's -> the failure; that of a check begins with its name."""
     if receipt.verdict is Verdict.NOT_KNOWN:
         return {}
     required = receipt.summary.required_not_run
-    found: dict[str, _Failure] = {}
+    found: dict[str, str] = {}
     for each in receipt.checks:
         if each.status is Status.FAILED or each.check in required:
-            found[each.check] = _Failure(_reason(each), each.check)
+            found[each.check] = _reason(each)
     for name in required:
-        found.setdefault(name, _Failure(f"{name}: required and not run", name))
+        found.setdefault(name, f"{name}: required and not run")
     for row in receipt.worse_rows():
         # On each node, it is worse by another percentage.
-        found[f"{row.check}: {row.name}"] = _Failure(row.text)
+        found[f"{row.check}: {row.name}"] = row.text
     if not found and receipt.verdict is Verdict.FAILED:
-        found["verdict"] = _Failure("its verdict is failed, without a reason")
+        found["verdict"] = "its verdict is failed, without a reason"
     return found
 
 
@@ -339,9 +329,9 @@ def _reason(check: CheckOutcome) -> str:
 
 
 def _failed(receipt: Receipt, shared: Container[str]) -> Iterator[str]:
-    for name, failure in _failures(receipt).items():
+    for name, text in _failures(receipt).items():
         if name not in shared:
-            yield failure.text
+            yield text
 
 
 def _usual_checks(receipts: Collection[Receipt]) -> set[str]:
@@ -438,14 +428,23 @@ def _judged(named: Mapping[str, Receipt]) -> _Judged:
 def _odd_numbers(judged: _Judged, *, is_enough: bool) -> Iterator[OddNumber]:
     """is_enough: whether there are enough nodes for deviations."""
     for (check, what, unit), rows in judged.items():
-        nodes: dict[str, list[_Odd]] = {}
-        for node, odd in _odd(rows, is_enough=is_enough):
-            nodes.setdefault(node, []).append(odd)
+        middle = _middle(rows)
+        if len(rows) < 2 or not middle.value:
+            continue
+        deviation = 0.0
+        if is_enough:
+            deviation = _SCALE * median(abs(each.value - middle.value) for _, each in rows) / middle.value
+        nodes: dict[str, list[tuple[float, Number]]] = {}
+        for node, each in rows:
+            worse, allowed = worsening(each.better, middle.value, each.value), tolerance(middle, each)
+            # A tolerance of 1 is that of a rate which can't be compared.
+            if allowed is not None and allowed < 1 and worse > max(allowed, DEVIATIONS * deviation):
+                nodes.setdefault(node, []).append((worse, each))
         for node, several in nodes.items():
-            worst = max(several, key=lambda each: each.worse)
-            gpus = tuple(each.number.gpu for each in several if each.number.gpu is not None)
-            value, better = worst.number.value, worst.number.better
-            yield OddNumber(node, check, what, gpus, unit, value, worst.median, better, worst.worse, worst.deviations)
+            worse, worst = max(several, key=lambda pair: pair[0])
+            gpus = tuple(each.gpu for _, each in several if each.gpu is not None)
+            deviations = worse / deviation if deviation else None
+            yield OddNumber(node, check, what, gpus, unit, worst.value, middle.value, worst.better, worse, deviations)
 
 
 def _not_compared(named: Mapping[str, Receipt], judged: _Judged) -> Iterator[tuple[str, str]]:
@@ -459,7 +458,7 @@ def _not_compared(named: Mapping[str, Receipt], judged: _Judged) -> Iterator[tup
         disturbed = set()
         for name, number in rows:
             counts[name] += 1
-            if _is_disturbed(middle, number):
+            if tolerance(middle, number) == 1:
                 disturbed.add(name)
         usual, nodes = Counter(counts.values()).most_common(1)[0]
         for name in named:
@@ -472,13 +471,6 @@ def _not_compared(named: Mapping[str, Receipt], judged: _Judged) -> Iterator[tup
                 yield name, f"{check}: {what}: not compared: its times were too far apart: other programs ran"
 
 
-class _Odd(NamedTuple):
-    number: Number
-    median: float
-    worse: float
-    deviations: float | None
-
-
 def _middle(rows: Sequence[tuple[str, Number]]) -> Number:
     """The number of a node in the middle."""
     values, spreads = [], []
@@ -486,25 +478,3 @@ def _middle(rows: Sequence[tuple[str, Number]]) -> Number:
         values.append(number.value)
         spreads.append(number.spread)
     return replace(rows[0][1], value=median(values), spread=median(spreads))
-
-
-def _is_disturbed(middle: Number, number: Number) -> bool:
-    """Whether a rate was disturbed too much for any comparison."""
-    allowed = tolerance(middle, number)
-    return allowed is not None and allowed >= 1
-
-
-def _odd(rows: Sequence[tuple[str, Number]], *, is_enough: bool) -> Iterator[tuple[str, _Odd]]:
-    middle = _middle(rows)
-    if len(rows) < 2 or not middle.value:
-        return
-    deviation = 0.0
-    if is_enough:
-        deviation = _SCALE * median(abs(each.value - middle.value) for _, each in rows) / middle.value
-    for node, each in rows:
-        worse, allowed = worsening(each.better, middle.value, each.value), tolerance(middle, each)
-        # A tolerance of 1 is that of a rate which can't be compared.
-        if allowed is None or allowed >= 1:
-            continue
-        if worse > max(allowed, DEVIATIONS * deviation):
-            yield node, _Odd(each, middle.value, worse, worse / deviation if deviation else None)

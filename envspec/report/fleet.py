@@ -18,7 +18,6 @@ from envspec.receipts.metrics import devices, kind
 from envspec.receipts.model import Receipt, Verdict
 from envspec.report import page
 from envspec.report.format import (
-    Dots,
     Row,
     Table,
     amount,
@@ -241,7 +240,7 @@ def _few(fleet: Fleet) -> Table:
     return listing("Kinds of machines with few nodes", rows, "kind|note")
 
 
-def _plots(fleet: Fleet) -> Iterator[tuple[str, Dots]]:
+def _plots(fleet: Fleet) -> Iterator[tuple[str, dict[str, object]]]:
     """The main numbers of all nodes of a kind, each node a dot; those of nodes that are not `ok` stand out."""
     nodes: dict[str, list[NodeReport]] = {}
     receipts: dict[str, list[Receipt]] = {}
@@ -260,8 +259,11 @@ def _plots(fleet: Fleet) -> Iterator[tuple[str, Dots]]:
             yield title, _dots(nodes[name], column)
 
 
-def _dots(nodes: Sequence[NodeReport], column: ComparisonColumn) -> Dots:
-    """The column's values of the nodes, of which two differ."""
+def _dots(nodes: Sequence[NodeReport], column: ComparisonColumn) -> dict[str, object]:
+    """The column's values of the nodes, of which two differ, as dots that are stacked where they are close.
+
+    Of the template: x and y from the top left corner, of `labels` with their text; `middle` is the median's x.
+    """
     found: dict[str, float] = {}
     odd: list[str] = []
     others: list[str] = []
@@ -293,16 +295,16 @@ def _dots(nodes: Sequence[NodeReport], column: ComparisonColumn) -> Dots:
         x = columns_of[name]
         places.append((x, top + _STACK - step * stacked[x]))
         stacked[x] += 1
-    return Dots(
-        width=_WIDTH,
-        height=top + _STACK + _DOT,
-        top=top,
-        dots=tuple(places[len(odd) :]),
-        marked=tuple(places[: len(odd)]),
-        labels=tuple(labels),
-        middle=across(middle),
-        low=amount(low, column.unit),
-        high=amount(high, column.unit),
-        caption=f"median {amount(middle, column.unit)}",
-        names=hostlist(odd),
-    )
+    return {
+        "width": _WIDTH,
+        "height": top + _STACK + _DOT,
+        "top": top,
+        "dots": places[len(odd) :],
+        "marked": places[: len(odd)],
+        "labels": labels,
+        "middle": across(middle),
+        "low": amount(low, column.unit),
+        "high": amount(high, column.unit),
+        "caption": f"median {amount(middle, column.unit)}",
+        "names": hostlist(odd),
+    }

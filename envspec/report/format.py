@@ -95,32 +95,6 @@ class Plot:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Dots:
-    """Values along a line, as dots that are stacked where they are close.
-
-    top: where the dots begin; labels are above it.
-    dots: x and y of each, from the top left corner.
-    marked: those that stand out.
-    labels: x, y and text.
-    middle: x of the median.
-    low, high: text of the ends.
-    names: of those that stand out.
-    """
-
-    width: float
-    height: float
-    top: float
-    dots: tuple[tuple[float, float], ...]
-    marked: tuple[tuple[float, float], ...]
-    labels: tuple[tuple[float, float, str], ...]
-    middle: float
-    low: str
-    high: str
-    caption: str
-    names: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Table:
     """A part of a report.
 

@@ -339,6 +339,7 @@ def _machine(receipt: Receipt) -> list[tuple[str, str]]:
         *(("GPU", gpu) for gpu in _gpus(receipt)),
         ("topology", _topology(machine.topology)),
         ("driver", _driver(machine)),
+        ("container toolkit", machine.toolkit),
         ("system", machine.system),
         ("environment variables", ", ".join(map("=".join, machine.environment.items()))),
         ("kernel", machine.kernel),

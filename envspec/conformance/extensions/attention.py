@@ -18,11 +18,9 @@ from typing import Any
 
 from envspec.conformance.bounds import limit
 from envspec.conformance.extensions.operation import Operation
-from envspec.conformance.numerics import NO_BF16, has_bf16
 from envspec.conformance.results import NotRun
 
 _SIZES = (64, 128)
-_TYPES = {"bf16": "bfloat16", "fp16": "float16"}
 #: A power of two for every size: a kernel may scale queries, keys or scores.
 _SCALE = 1 / 8
 #: The one key's score exceeds others by 32 / 8 * (d - k.k'), 48 or more for keys of +-1: below fp32's resolution.
@@ -92,10 +90,7 @@ def natten(operation: Operation) -> None:
 
 
 def _each(operation: Operation, attend: Callable[[_Inputs, bool], Any], window: int | None = None) -> None:
-    for type_name, dtype in _TYPES.items():
-        if type_name == "bf16" and not has_bf16(operation.torch, operation.device):
-            operation.context.not_run(f"{operation.place}: bf16", NO_BF16)
-            continue
+    for type_name, dtype in operation.types("bf16", "fp16").items():
         for size in _SIZES:
             for causal in (False, True):
                 allowed = _allowed(operation, causal=causal, window=window)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from envspec.conformance.bounds import limit
-from envspec.conformance.extensions.operation import Operation
+from envspec.conformance.extensions.operation import KINDS, Operation
 
 _CHANNELS = 33
 
@@ -69,12 +69,10 @@ def sparse(operation: Operation) -> None:
     column = operation.integers(0, nodes - 1, len(row), dtype="int64", seed=52)
     tensor, product = operation.function("SparseTensor"), operation.function("matmul")
     spmm = operation.function("spmm")
-    for kind in ("integers", "normal numbers"):
-        if kind == "integers":
-            value = operation.integers(-9, 9, len(row), seed=53)
-            dense = operation.integers(-9, 9, nodes, _CHANNELS, seed=54)
-        else:
-            value, dense = operation.normal(len(row), seed=55), operation.normal(nodes, _CHANNELS, seed=56)
+    bound = limit("extensions.scatter.fp32", int(torch.bincount(row).max()) + 1)
+    for kind in KINDS:
+        value = operation.drawn(kind, 9, len(row), seed=53)
+        dense = operation.drawn(kind, 9, nodes, _CHANNELS, seed=54)
         zeros = torch.zeros(nodes, _CHANNELS, dtype=torch.float64, device=operation.device)
         terms = value.double()[:, None] * dense.double()[column]
         right, scale = zeros.index_add(0, row, terms), zeros.index_add(0, row, terms.abs())
@@ -84,11 +82,7 @@ def sparse(operation: Operation) -> None:
             "spmm": spmm(torch.stack([row, column]), value, nodes, nodes, dense),
         }
         for name, found in results.items():
-            if kind == "integers":
-                operation.equal(f"{name} of {kind}", found, right)
-            else:
-                bound = limit("extensions.scatter.fp32", int(torch.bincount(row).max()) + 1)
-                operation.close(f"{name} of {kind}", found, right, scale, bound)
+            operation.compare(kind, name, found, right, scale, bound)
 
 
 def grouped(operation: Operation) -> None:
@@ -99,18 +93,12 @@ def grouped(operation: Operation) -> None:
     pointer = torch.tensor([0, *ends, rows], device=operation.device)
     parts = (pointer[1:] - pointer[:-1]).tolist()
     mode = "tf32" if operation.device == "cuda" else "fp32"
-    for name, draw in (("integers", None), ("normal numbers", operation.normal)):
-        if draw is None:
-            left = operation.integers(-1, 1, rows, width, seed=82)
-            right = operation.integers(-1, 1, len(parts), width, outputs, seed=83)
-        else:
-            left, right = draw(rows, width, seed=84), draw(len(parts), width, outputs, seed=85)
+    bound = limit(f"extensions.grouped.{mode}", width)
+    for kind in KINDS:
+        left = operation.drawn(kind, 1, rows, width, seed=82)
+        right = operation.drawn(kind, 1, len(parts), width, outputs, seed=83)
         found = multiply(left, pointer, right)
         each = list(zip(left.double().split(parts), right.double().unbind()))
         expected = torch.cat([one @ other for one, other in each])
-        if draw is None:
-            operation.equal(f"segment_matmul of {name}", found, expected)
-        else:
-            scale = torch.cat([one.abs() @ other.abs() for one, other in each])
-            bound = limit(f"extensions.grouped.{mode}", width)
-            operation.close(f"segment_matmul of {name}", found, expected, scale, bound)
+        scale = torch.cat([one.abs() @ other.abs() for one, other in each])
+        operation.compare(kind, "segment_matmul", found, expected, scale, bound)

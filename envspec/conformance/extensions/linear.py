@@ -10,8 +10,8 @@ import importlib
 from typing import Any
 
 from envspec.conformance.bounds import limit
-from envspec.conformance.extensions.operation import Operation
-from envspec.conformance.numerics import has_bf16
+from envspec.conformance.extensions.operation import KINDS, Operation
+from envspec.conformance.numerics import TYPES, has_bf16
 from envspec.conformance.results import NotRun
 
 #: Rows of a weight matrix.
@@ -23,31 +23,22 @@ def transformer_engine(operation: Operation) -> None:
     """`Linear(in, out, bias=, params_dtype=, device=)`, forward; cuBLAS through Transformer Engine's own kernels."""
     torch, rows, width = operation.torch, operation.size("rows") // 16 * 16, operation.size("width")
     name = "bf16" if has_bf16(torch, operation.device) else "fp16"
-    dtype = {"bf16": "bfloat16", "fp16": "float16"}[name]
+    dtype = TYPES[name]
     layer = operation.function("Linear")(
         width, _OUTPUTS, bias=True, params_dtype=getattr(torch, dtype), device=operation.device
     )
-    for kind in ("integers", "normal numbers"):
-        shapes = ((rows, width), (_OUTPUTS, width), (_OUTPUTS,))
-        inputs = []
-        for number, shape in enumerate(shapes):
-            if kind == "integers":
-                inputs.append(operation.integers(-1, 1, *shape, dtype=dtype, seed=91 + number))
-            else:
-                inputs.append(operation.normal(*shape, dtype=dtype, seed=94 + number))
-        x, weight, bias = inputs
+    bound = limit(f"extensions.linear.{name}", width + 1)
+    for kind in KINDS:
+        x = operation.drawn(kind, 1, rows, width, dtype=dtype, seed=91)
+        weight = operation.drawn(kind, 1, _OUTPUTS, width, dtype=dtype, seed=92)
+        bias = operation.drawn(kind, 1, _OUTPUTS, dtype=dtype, seed=93)
         with torch.no_grad():
             layer.weight.copy_(weight)
             layer.bias.copy_(bias)
             found = layer(x)
         right = x.double() @ weight.double().t() + bias.double()
-        if kind == "integers":
-            operation.equal(f"Linear of {kind} in {name}", found, right)
-        else:
-            scale = x.double().abs() @ weight.double().abs().t() + bias.double().abs()
-            operation.close(
-                f"Linear of {kind} in {name}", found, right, scale, limit(f"extensions.linear.{name}", width + 1)
-            )
+        scale = x.double().abs() @ weight.double().abs().t() + bias.double().abs()
+        operation.compare(kind, f"Linear in {name}", found, right, scale, bound)
 
 
 def bitsandbytes(operation: Operation) -> None:
@@ -60,9 +51,8 @@ def bitsandbytes(operation: Operation) -> None:
     operation.equal("int8 matmul", found, left.double() @ right.double().t())
     quantise = operation.function("quantize_4bit", functional)
     restore = operation.function("dequantize_4bit", functional)
-    types = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
     for kind in ("nf4", "fp4"):
-        for name, dtype in types.items():
+        for name, dtype in TYPES.items():
             values = operation.normal(rows, width, dtype=dtype, seed=103)
             packed, state = quantise(values, blocksize=_BLOCK, quant_type=kind)
             found = restore(packed, state)

@@ -7,7 +7,12 @@ from typing import Any, Callable
 
 from envspec.conformance.bounds import SIZES, Limit
 from envspec.conformance.events import CheckContext
+from envspec.conformance.numerics import NO_BF16, TYPES, has_bf16
 from envspec.conformance.results import NotRun
+
+#: Of inputs: integers whose results are exact in any order of summation, and numbers whose errors have bounds.
+INTEGERS = "integers"
+KINDS = (INTEGERS, "normal numbers")
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,27 @@ class Operation:
         if found is None:
             raise NotRun(f"{self.subject}: this release has no {name}")
         return found
+
+    def types(self, *names: str) -> dict[str, str]:
+        """Short name of a type -> torch's; bf16 is reported if the device lacks it."""
+        found = {name: TYPES[name] for name in names}
+        if not has_bf16(self.torch, self.device):
+            del found["bf16"]
+            self.context.not_run(f"{self.place}: bf16", NO_BF16)
+        return found
+
+    def drawn(self, kind: str, most: int, *shape: int, dtype: str = "float32", seed: int = 0) -> Any:
+        """Random numbers of one of KINDS; integers from -most to most."""
+        if kind == INTEGERS:
+            return self.integers(-most, most, *shape, dtype=dtype, seed=seed)
+        return self.normal(*shape, dtype=dtype, seed=seed)
+
+    def compare(self, kind: str, name: str, found: Any, right: Any, scale: Any, bound: Limit) -> None:
+        """The result of inputs of one of KINDS: of integers as `equal`, else as `close`."""
+        if kind == INTEGERS:
+            self.equal(f"{name} of {kind}", found, right)
+        else:
+            self.close(f"{name} of {kind}", found, right, scale, bound)
 
     def normal(self, *shape: int, dtype: str = "float32", seed: int = 0) -> Any:
         """Random numbers, rounded to the type: the same on every device."""

@@ -11,19 +11,11 @@ from typing import Any
 
 from envspec.conformance.bounds import limit
 from envspec.conformance.extensions.operation import Operation
-from envspec.conformance.numerics import NO_BF16, has_bf16
+from envspec.conformance.numerics import TYPES
 
-_TYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 _TAPS = 4
 #: 1 / ln 2: exponentials are computed to base 2.
 _LOG2_E = 1.4427
-
-
-def _types(operation: Operation) -> dict[str, str]:
-    if has_bf16(operation.torch, operation.device):
-        return _TYPES
-    operation.context.not_run(f"{operation.place}: bf16", NO_BF16)
-    return {name: dtype for name, dtype in _TYPES.items() if name != "bf16"}
 
 
 def selective_scan(operation: Operation) -> None:
@@ -42,7 +34,7 @@ def selective_scan(operation: Operation) -> None:
     right, _, _ = _scan(torch, u, ones, torch.zeros_like(ones[0, :, :states]), b, c, skip)
     found = scan(u, ones, torch.zeros(channels, states, device=operation.device), b, c, skip)
     operation.equal(f"integers in fp32, length {length}", found, right)
-    for name, dtype in _types(operation).items():
+    for name, dtype in operation.types(*TYPES).items():
         u = operation.normal(batch, channels, length, dtype=dtype, seed=15)
         b = operation.normal(batch, states, length, dtype=dtype, seed=16)
         c = operation.normal(batch, states, length, dtype=dtype, seed=17)
@@ -87,7 +79,7 @@ def causal_conv1d(operation: Operation) -> None:
     """
     convolve = operation.function("causal_conv1d_fn")
     batch, channels, odd = operation.size("batch"), operation.size("channels"), operation.size("scan_length")
-    for name, dtype in _types(operation).items():
+    for name, dtype in operation.types(*TYPES).items():
         # Vectors of 16 bytes, and what is left of them; the layout by channel has kernels of its own.
         for length, by_channel in ((odd, False), (odd - odd % 8, False), (odd, True)):
             layout = f"{name}, length {length}"
