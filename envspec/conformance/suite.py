@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,7 +29,7 @@ from envspec.conformance.events import is_in_stack
 from envspec.conformance.processes import TERMINATION_SIGNALS, adopt_orphans, end_all, guarded
 from envspec.conformance.request import SuiteRequest
 from envspec.conformance.results import FORMAT, Cause, CheckOutcome, Driver, Status, dumps
-from envspec.conformance.supervisor import StartedCheck, SuiteRun
+from envspec.conformance.supervisor import CheckProcess, SuiteRun
 
 #: Exit statuses: every check was run; unreadable request; files can't be written; neither a GPU nor a driver, and GPUs
 #: are requested.
@@ -46,12 +47,13 @@ class Preimports:
         limit = run.request.preimports
         gpus = max(1, len(run.request.gpus))
         self._limit = preimport_limit(_cores(), hardware.memory_bytes() or 0, gpus) if limit is None else limit
-        self._waiting: dict[str, StartedCheck] = {}
+        self._waiting: dict[str, list[CheckProcess]] = {}
 
     @property
     def processes(self) -> Collection[int]:
         """PIDs, with those of processes that last."""
-        return set(self._run.lasting).union(*(each.pids for each in self._waiting.values()))
+        waiting = chain.from_iterable(self._waiting.values())
+        return {*self._run.lasting, *(each.process.pid for each in waiting)}
 
     def start(self, following: Sequence[str]) -> None:
         """Start the next checks that import anything, up to the limit."""
@@ -66,16 +68,17 @@ class Preimports:
             with contextlib.suppress(OSError):
                 self._waiting[check] = self._waiting.get(check) or supervisor.start(check, self._run)
 
-    def take(self, check: str) -> StartedCheck | None:
-        """The processes of a check, or None if they have to be started now.
+    def take(self, check: str) -> list[CheckProcess]:
+        """The processes of a check, none if they have to be started now.
 
         A killed one does not count: most often the system ran out of memory during another check.
         """
-        started = self._waiting.pop(check, None)
-        if started and any(each.process.poll() == -signal.SIGKILL for each in started.processes):
+        started = self._waiting.pop(check, [])
+        if any(each.process.poll() == -signal.SIGKILL for each in started):
             end_all(exclude=self.processes)
-            started.remove()
-            return None
+            for each in started:
+                each.remove()
+            return []
         return started
 
 
@@ -203,7 +206,7 @@ def _run(run: SuiteRun, report: _Report, unkillable: tuple[str, ...]) -> tuple[s
         if not CHECKS[name].alone:
             preimports.start(names[number:])
         peaks = {each.check: each.peak for each in report.outcomes if each.status is Status.PASSED}
-        outcome, left = supervisor.run_turn(started, began, run, peaks, preimports.processes)
+        outcome, left = supervisor.run_turn(name, started, began, run, peaks, preimports.processes)
         unkillable = (*unkillable, *left)
         _end(outcome, report)
     return unkillable

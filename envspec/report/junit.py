@@ -61,11 +61,6 @@ def cases(receipt: Receipt) -> Iterator[Element]:
     for check in receipt.checks:
         yield _check(check, lock)
         has_failed |= check.status is Status.FAILED or _is_missed(check)
-    requested = {check.check for check in receipt.checks}
-    for name in receipt.summary.required_not_run:
-        if name not in requested:
-            yield _failed(_case(name, lock), _REQUIRED, "it was not requested")
-            has_failed = True
     if receipt.baseline:
         worse = receipt.baseline.worse_rows()
         yield _compared(receipt.baseline, worse, lock)

@@ -167,12 +167,6 @@ def test_a_failed_run_is_drained_whatever_the_reason() -> None:
     assert set(odd(fleet(made_nodes(one(rate()), unknown=unknown)))) == {"unknown"}
 
 
-def test_a_required_check_without_a_result_is_drained() -> None:
-    usual = receipt(results(check("matmul"), device="cuda"), known("matmul"))
-    other = receipt(results(check("matmul"), device="cuda"), known("matmul", required=("fsdp",)))
-    assert odd(fleet(made_nodes(usual, other=other))) == {"other": (NodeVerdict.DRAIN, "fsdp: required and not run")}
-
-
 def test_a_fleet_on_which_nothing_ran_is_not_known() -> None:
     found = fleet(made_nodes(one(status="not run", reason="no GPU")))
     assert found.verdict is Verdict.NOT_KNOWN and found.not_known == NODES[:4] and not found.shared
