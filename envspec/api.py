@@ -374,7 +374,8 @@ def test(
         UsageError: an unknown check.
     """
     from envspec.conformance.request import Nodes
-    from envspec.operations.conformance import Observer, SuiteLocation, SuiteSelection, run_conformance
+    from envspec.conformance.selection import SuiteSelection
+    from envspec.operations.conformance import Observer, SuiteLocation, run_conformance
 
     location = SuiteLocation(local, _path(python), image, _gpus(gpus))
     selection = SuiteSelection(
@@ -385,9 +386,9 @@ def test(
         limits=limits or {},
         limit_factor=limit_factor,
         burn_s=burn_s,
-        as_if=None if compare_with is None else _with_digest(compare_with),
     )
-    observer = Observer(baseline=baseline)
+    as_if = None if compare_with is None else _with_digest(compare_with)
+    observer = Observer(baseline=baseline, as_if=as_if)
     locked, digest = (None, "") if lock is None else _with_digest(lock)
     return run_conformance(locked, digest, location, selection, context or Context.from_environment(), observer)
 

@@ -32,7 +32,8 @@ from envspec.errors import EnvspecError, UnfitMachine, UsageError
 from envspec.report import RECEIPT
 
 if TYPE_CHECKING:
-    from envspec.operations.conformance import SuiteLocation, SuiteSelection
+    from envspec.conformance.selection import SuiteSelection
+    from envspec.operations.conformance import SuiteLocation
     from envspec.receipts.model import Receipt
 
 
@@ -163,9 +164,8 @@ def command(lock: str | None, report: Path | None, **chosen: Any) -> Result:
         name = Path(lock).name
         locked, digest = read_with_digest(find_lock(lock, Path()))
     with TerminalReporter(name) as reporter:
-        observer = Observer(reporter.check, lambda partial: _write(partial, report), baseline)
-        if chosen["compare_with"]:
-            selection = replace(selection, as_if=read_with_digest(find_lock(chosen["compare_with"], Path())))
+        as_if = read_with_digest(find_lock(chosen["compare_with"], Path())) if chosen["compare_with"] else None
+        observer = Observer(reporter.check, lambda partial: _write(partial, report), baseline, as_if)
         context = context_of(chosen, reporter)
         found = run_conformance(locked, digest, location, selection, context, observer)
     # A receipt has no other keys than its schema's.
@@ -221,26 +221,12 @@ def _location(chosen: Mapping[str, Any]) -> SuiteLocation:
 
 def selection_of(chosen: Mapping[str, Any]) -> SuiteSelection:
     """What is chosen by SELECTION, and by options that are about this machine, if the command has them."""
-    from envspec.conformance.request import BadOption, Nodes, burn_of, factor_of, limit_of, world_size_of
-    from envspec.operations.conformance import SuiteSelection
+    from envspec.conformance.selection import BadOption, selected
 
     try:
-        world_size, limits = world_size_of(chosen.get("world_size")), dict(map(limit_of, chosen["limits"]))
-        burn_s, limit_factor = burn_of(chosen["burn"]), factor_of(chosen["limit_factor"])
+        return selected(chosen)
     except BadOption as error:
         raise UsageError(str(error), hint=error.hint) from error
-    nodes = Nodes()
-    if "rendezvous" in chosen:
-        nodes = Nodes(chosen["nodes"], chosen["node_rank"], chosen["rendezvous"])
-    return SuiteSelection(
-        device=chosen["device"],
-        checks=chosen["checks"],
-        world_size=world_size,
-        nodes=nodes,
-        limits=limits,
-        limit_factor=limit_factor,
-        burn_s=burn_s,
-    )
 
 
 def _refuse_containers(chosen: Mapping[str, Any]) -> None:

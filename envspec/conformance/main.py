@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +21,10 @@ from envspec.conformance.checks import CHECKS
 from envspec.conformance.node import CRITICAL, OK, UNKNOWN, WARNING, node
 from envspec.conformance.processes import RUN, TERMINATION_SIGNALS, adopt_orphans
 from envspec.conformance.receipt import RECEIPT_MARK, ReceiptInputs, document, exit_code, why_ended
-from envspec.conformance.request import (
-    BadOption,
-    Nodes,
-    SuiteRequest,
-    burn_of,
-    burned,
-    check_nodes,
-    chosen_world_size,
-    factor_of,
-    limit_of,
-    named_checks,
-    world_size_of,
-)
+from envspec.conformance.request import SuiteRequest
 from envspec.conformance.results import dumps
-from envspec.conformance.suite import COMPLETED, DRIVER, NO_GPU
+from envspec.conformance.selection import BadOption, selected
+from envspec.conformance.suite import COMPLETED, NO_GPU
 from envspec.verifier.regular import read_regular
 
 #: Exit status besides the suite's and the receipt's: the suite left no results.
@@ -70,7 +58,10 @@ def _node(options: argparse.Namespace) -> int:
 
 def _suite(parser: argparse.ArgumentParser, options: argparse.Namespace, version: str) -> int:
     requested, lock = _requested(parser, options.request)
-    request = _request(parser, options, requested)
+    try:
+        request = selected(vars(options)).applied(requested)
+    except BadOption as error:
+        parser.error(f"{error}: {error.hint}")
     path = options.report and options.report / RECEIPT_FILE
     if path:
         try:
@@ -136,10 +127,21 @@ def _parser(program: str) -> argparse.ArgumentParser:
     parser.add_argument("--report", type=Path, metavar="DIR", help="write DIR/receipt.json, for `envspec receipts`")
     parser.add_argument("--device", choices=("cuda", "cpu"), help="what to test (default: cuda)")
     parser.add_argument(
-        "--check", action="append", choices=CHECKS, metavar="NAME", help=f"run only this check: {', '.join(CHECKS)}"
+        "--check",
+        action="append",
+        default=[],
+        dest="checks",
+        choices=CHECKS,
+        metavar="NAME",
+        help=f"run only this check: {', '.join(CHECKS)}",
     )
     parser.add_argument(
-        "--limit", action="append", default=[], metavar="NAME=S", help="time limit of a check, in seconds"
+        "--limit",
+        action="append",
+        default=[],
+        dest="limits",
+        metavar="NAME=S",
+        help="time limit of a check, in seconds",
     )
     parser.add_argument("--limit-factor", metavar="N", help="multiply all time limits by N")
     parser.add_argument(
@@ -173,36 +175,6 @@ def _requested(parser: argparse.ArgumentParser, path: Path | None) -> tuple[Suit
         return SuiteRequest.parse(data["request"]), data["lock"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         parser.error(f"--request {path}: it can't be read: {error}")
-
-
-def _request(parser: argparse.ArgumentParser, options: argparse.Namespace, requested: SuiteRequest) -> SuiteRequest:
-    nodes = Nodes(options.nodes, options.node_rank, options.rendezvous)
-    try:
-        check_nodes(nodes)
-        world_size, limits = world_size_of(options.world_size), dict(map(limit_of, options.limit))
-        burn_s, limit_factor = burn_of(options.burn), factor_of(options.limit_factor)
-    except BadOption as error:
-        parser.error(f"{error}: {error.hint}")
-    for name in limits:
-        if name not in {*CHECKS, DRIVER}:
-            parser.error(f"--limit {name}: there is no such check")
-    chosen = burned(options.check or (), burn_s) or requested.checks
-    checks = tuple(name for name in CHECKS if name in chosen)
-    request = replace(
-        requested,
-        device=options.device or requested.device,
-        checks=checks,
-        required=tuple(name for name in requested.required if name in checks),
-        world_size=chosen_world_size(world_size, requested.world_size),
-        limits={**requested.limits, **limits},
-        burn_s=burn_s or requested.burn_s,
-        named=named_checks(options.check or (), burn_s) or requested.named,
-    )
-    if options.limit_factor:
-        request = replace(request, limit_factor=limit_factor)
-    if nodes != Nodes():
-        request = replace(request, nodes=nodes)
-    return request
 
 
 def _run(paths: tuple[Path, Path]) -> tuple[int, str]:

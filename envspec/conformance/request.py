@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from envspec.conformance.results import FORMAT, Board, Driver, Gpu, Validated
 
 #: The same numbers on every machine; part of every receipt.
 SEED = 20260915
+#: Of limits: the driver's query, which is no check.
+DRIVER = "driver"
 
 
 @dataclass(frozen=True)
@@ -24,96 +24,6 @@ class Nodes(Validated):
     rank: int = 0
     rendezvous: str | None = None
     """HOST:PORT of the first one; None if there is only this one."""
-
-
-class BadOption(ValueError):
-    """An option that can't be meant. hint: what to do."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
-
-
-def _positive(text: str, wrong: BadOption) -> float:
-    """A finite number above 0. Raises `wrong` for another text."""
-    with contextlib.suppress(ValueError):
-        if 0 < float(text) < math.inf:
-            return float(text)
-    raise wrong
-
-
-def limit_of(text: str) -> tuple[str, float]:
-    """The value of `--limit`: NAME=SECONDS. Raises BadOption for another form."""
-    name, _, seconds = text.partition("=")
-    wrong = BadOption(f"--limit {text}: the form is NAME=SECONDS", "--limit transformer=300")
-    return name, _positive(seconds, wrong)
-
-
-def factor_of(text: str | None) -> float:
-    """The value of `--limit-factor`, 1 for None. Raises BadOption for another form."""
-    if text is None:
-        return 1.0
-    return _positive(text, BadOption(f"--limit-factor {text}: not a number above 0", "--limit-factor 4"))
-
-
-def world_size_of(text: str | None) -> int | Literal["all"] | None:
-    """The value of `--world-size`; None for None. Raises BadOption for another form."""
-    if text is None:
-        return None
-    if text == "all":
-        return "all"
-    if text.isdecimal() and int(text) > 0:
-        return int(text)
-    raise BadOption(f"--world-size {text}: neither a number nor all", "--world-size 2")
-
-
-def chosen_world_size(chosen: int | Literal["all"] | None, own: int | None) -> int | None:
-    """The world size of a request; None for one process per GPU. own: the spec's, without a chosen one."""
-    if chosen == "all":
-        return None
-    return chosen or own
-
-
-def check_nodes(nodes: Nodes) -> None:
-    """Raises BadOption for several nodes without a rendezvous, or a rank that is none of theirs."""
-    count, rank, rendezvous = nodes.count, nodes.rank, nodes.rendezvous
-    if nodes == Nodes():
-        return
-    if not 0 <= rank < count:
-        ranks = "there is one node, and its rank is 0"
-        if count > 1:
-            ranks = f"the ranks of {count} nodes are 0 to {count - 1}"
-        hint = "give each node its own number; --nodes is how many there are"
-        raise BadOption(f"--node-rank {rank}: {ranks}", hint)
-    hint = "add --rendezvous HOST:PORT, the first node's, on every node"
-    if rendezvous is None:
-        raise BadOption(f"{count} nodes need a rendezvous", hint)
-    host, _, port = rendezvous.rpartition(":")
-    if not (host and port.isdecimal() and 0 < int(port) < 1 << 16):
-        raise BadOption(f"--rendezvous {rendezvous}: the form is HOST:PORT", hint)
-
-
-#: What `--burn` runs unless checks are named: products, what shows a GPU that is none of the lock's, and its errors.
-_BURNED = ("device", "sustained", "health")
-
-
-def burn_of(text: str | None) -> float:
-    """The value of `--burn`, minutes, in seconds; 0 for None. Raises BadOption for another form."""
-    if text is None:
-        return 0.0
-    return 60 * _positive(text, BadOption(f"--burn {text}: not a number of minutes", "--burn 10"))
-
-
-def named_checks(checks: Sequence[str], burn_s: float) -> tuple[str, ...]:
-    """The checks that a user's options request by name: `--burn` requests `sustained`."""
-    return (*checks, "sustained") if burn_s else tuple(checks)
-
-
-def burned(checks: Sequence[str], burn_s: float) -> tuple[str, ...]:
-    """The named checks; with `--burn` also `sustained`, and without names nothing but _BURNED."""
-    if not checks and burn_s:
-        checks = _BURNED
-    return named_checks(checks, burn_s)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from envspec.conformance.bounds import SIZES
 from envspec.conformance.checks import CHECKS, limit_of
 from envspec.conformance.events import is_in_stack
 from envspec.conformance.processes import TERMINATION_SIGNALS, adopt_orphans, end_all, guarded
-from envspec.conformance.request import SuiteRequest
+from envspec.conformance.request import DRIVER, SuiteRequest
 from envspec.conformance.results import FORMAT, Cause, CheckOutcome, Driver, Status, dumps
 from envspec.conformance.supervisor import CheckProcess, SuiteRun
 
@@ -35,8 +35,8 @@ from envspec.conformance.supervisor import CheckProcess, SuiteRun
 #: are requested.
 COMPLETED, BAD_REQUEST, NO_RESULTS, NO_GPU = 0, 2, 3, 6
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
-#: Of limits: the driver's query, which is no check. Both are folders, too.
-DRIVER, WATCH = "driver", "watch"
+#: The folder of the process that watches the GPUs.
+_WATCH = "watch"
 
 
 class Preimports:
@@ -141,11 +141,11 @@ def _main(request_path: Path, results_path: Path, folder: Path) -> int:
                 print(found.error, file=sys.stderr)
                 return NO_GPU
             report.driver = found
-            request = replace(request, driver=found, watch=str(folder / WATCH / health.FILE))
+            request = replace(request, driver=found, watch=str(folder / _WATCH / health.FILE))
         # The checks read what was found.
         path = folder / "request.json"
         path.write_text(dumps(request), encoding="utf-8")
-        watch = _watch(request, path, folder / WATCH) if not unkillable else ()
+        watch = _watch(request, path, folder / _WATCH) if not unkillable else ()
         run = SuiteRun(request, path, folder, _bytecode(folder), watch)
         unkillable = (*_run(run, report, unkillable), *end_all())
         report.write(is_whole=True)

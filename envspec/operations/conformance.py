@@ -11,27 +11,17 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import envspec.conformance
 import envspec.verifier
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.receipt import ReceiptInputs, why_ended
-from envspec.conformance.request import (
-    BadOption,
-    LockedGpuCode,
-    LockedStack,
-    Nodes,
-    SuiteRequest,
-    SuiteStart,
-    burned,
-    check_nodes,
-    chosen_world_size,
-    named_checks,
-)
-from envspec.conformance.suite import COMPLETED, DRIVER, NO_GPU
+from envspec.conformance.request import LockedGpuCode, LockedStack, SuiteRequest, SuiteStart
+from envspec.conformance.selection import BadOption, SuiteSelection
+from envspec.conformance.suite import COMPLETED, NO_GPU
 from envspec.context import Context, Step
 from envspec.diagnostics.machine import this_platform
 from envspec.engine.client import Engine, EngineImage, ensure_image, find_image, open_engine
@@ -102,11 +92,13 @@ class Observer:
     on_check: with each check that begins or ends.
     interrupted: with the partial receipt, if the run is interrupted.
     baseline: a recorded receipt to compare the new one with.
+    as_if: a lock and the digest of its envspec.lock, with which a stack without a lock is compared.
     """
 
     on_check: Callable[[CheckEvent], None] = lambda _: None
     interrupted: Callable[[Receipt], None] = lambda _: None
     baseline: Receipt | None = None
+    as_if: tuple[Lock, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,30 +118,6 @@ class SuiteLocation:
     bytecode: bool = True
     mounts: tuple[Mount, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SuiteSelection:
-    """What to test.
-
-    device: `cuda` or `cpu`; None for what the lock is for.
-    checks: empty for the spec's, or all if it names none.
-    world_size: None for the spec's, or one process per GPU if it has none; `all` for one per GPU in any case.
-    limits: check -> seconds, instead of its own limit.
-    limit_factor: of all limits.
-    burn_s: seconds of the products of `sustained`, which is then tested in any case; without `checks` only `device` and
-        `health` besides.
-    as_if: a lock and the digest of its envspec.lock, with which a stack without a lock is compared.
-    """
-
-    device: str | None = None
-    checks: tuple[str, ...] = ()
-    world_size: int | Literal["all"] | None = None
-    nodes: Nodes = field(default_factory=Nodes)
-    limits: Mapping[str, float] = field(default_factory=dict)
-    limit_factor: float = 1.0
-    burn_s: float = 0.0
-    as_if: tuple[Lock, str] | None = None
 
 
 def run_conformance(
@@ -173,7 +141,7 @@ def run_conformance(
         raise UsageError("--local and --image exclude each other", hint="remove one of them")
     if location.python and not location.local:
         raise UsageError("--python needs --local", hint="add --local")
-    if selection.as_if and lock:
+    if observer.as_if and lock:
         raise UsageError("--compare-with is for a stack without a lock", hint="leave LOCK or --compare-with out")
     suite = _Suite(lock, lock_sha256, selection, context, observer)
     if location.local:
@@ -199,7 +167,8 @@ class _Suite:
     observer: Observer
 
     def run_local(self, named: Path | None) -> Receipt:
-        request = suite_request(self.lock, self.selection, this_platform())
+        as_if = self.observer.as_if[0] if self.observer.as_if else None
+        request = suite_request(self.lock, self.selection, this_platform(), as_if)
         python = local_python(self.context.environ, named)
 
         def execute(folder: Path) -> Finished:
@@ -322,7 +291,7 @@ class _Suite:
     def _receipt(
         self, request: SuiteRequest, where: Image | LocalPython, results: Mapping[str, Any], ended: str
     ) -> Receipt:
-        as_if = self.selection.as_if
+        as_if = self.observer.as_if
         inputs = ReceiptInputs(
             envspec=VERSION,
             made_at=self.context.now(),
@@ -342,8 +311,10 @@ class _Suite:
             self.observer.on_check(event)
 
 
-def suite_request(whole: Lock | None, selection: SuiteSelection, platform: Platform) -> SuiteRequest:
-    """The request that the suite of a lock, or without one, reads on a platform.
+def suite_request(
+    whole: Lock | None, selection: SuiteSelection, platform: Platform, as_if: Lock | None = None
+) -> SuiteRequest:
+    """The request that the suite of a lock, or without one, reads on a platform. as_if: as `Observer`'s.
 
     Raises:
         UnfitMachine: the suite does not run on this platform.
@@ -355,42 +326,25 @@ def suite_request(whole: Lock | None, selection: SuiteSelection, platform: Platf
     own = Conformance(checks=())
     if lock and lock.conformance:
         own = lock.conformance
+    # Without a lock nobody has said that the stack is for the CPU.
+    has_cuda = lock is None or lock.driver is not None
+    if selection.device not in (None, "cuda", "cpu"):
+        raise UsageError(f"there is no device {selection.device}", hint="use cuda or cpu")
+    if selection.device == "cuda" and lock and not has_cuda:
+        raise UsageError(f"{lock.name} has no CUDA to test", hint="use --device cpu, or add [cuda] to its spec")
+    request = SuiteRequest(
+        device="cuda" if has_cuda else "cpu",
+        checks=own.checks or tuple(CHECKS),
+        required=own.checks,
+        world_size=own.world_size,
+        locked=_locked_stack(lock, platform) if lock else None,
+        as_if=_locked_stack(as_if.on(platform), platform) if as_if else None,
+        named=own.checks,
+    )
     try:
-        check_nodes(selection.nodes)
+        return selection.applied(request)
     except BadOption as error:
         raise UsageError(str(error), hint=error.hint) from error
-    device = _device(lock, selection.device)
-    chosen = burned(selection.checks, selection.burn_s) or own.checks or tuple(CHECKS)
-    limited = [name for name in selection.limits if name != DRIVER]
-    for name in (*chosen, *limited):
-        if name not in CHECKS:
-            raise UsageError(f"there is no check {name}", hint=f"use {', '.join(CHECKS)}")
-    checks = tuple(name for name in CHECKS if name in chosen)
-    return SuiteRequest(
-        device=device,
-        checks=checks,
-        required=tuple(name for name in checks if name in own.checks),
-        world_size=chosen_world_size(selection.world_size, own.world_size),
-        nodes=selection.nodes,
-        locked=_locked_stack(lock, platform) if lock else None,
-        as_if=_locked_stack(selection.as_if[0].on(platform), platform) if selection.as_if else None,
-        limits=selection.limits,
-        limit_factor=selection.limit_factor,
-        burn_s=selection.burn_s,
-        named=named_checks(selection.checks, selection.burn_s) or own.checks,
-    )
-
-
-def _device(lock: Lock | None, named: str | None) -> str:
-    """The device to test; without a lock nobody has said that the stack is for the CPU."""
-    has_cuda = lock is None or lock.driver is not None
-    if not named:
-        return "cuda" if has_cuda else "cpu"
-    if named not in ("cuda", "cpu"):
-        raise UsageError(f"there is no device {named}", hint="use cuda or cpu")
-    if named == "cuda" and lock and not has_cuda:
-        raise UsageError(f"{lock.name} has no CUDA to test", hint="use --device cpu, or add [cuda] to its spec")
-    return named
 
 
 def lock_name(lock: Lock, sha256: str) -> LockName:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from envspec.conformance.selection import SuiteSelection
 from envspec.context import Context
 from envspec.data import read_template
 from envspec.diagnostics.machine import this_platform
@@ -17,7 +18,7 @@ from envspec.errors import UsageError
 from envspec.escaping import one_line
 from envspec.io.files import read_untrusted, write_file
 from envspec.models import Lock, Platform
-from envspec.operations.conformance import SuiteSelection, local_python, lock_name, suite_request
+from envspec.operations.conformance import local_python, lock_name, suite_request
 from envspec.operations.suite_file import suite_file
 from envspec.receipts.fleet import Fleet, FleetNode, fleet
 from envspec.receipts.model import RECEIPT_FILE, BadReceipt, LockName, Receipt, load
