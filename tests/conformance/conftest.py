@@ -32,7 +32,7 @@ def torch_any(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture(scope="session")
 def torch_cpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an environment with a torch for the CPU, and nothing beside it."""
-    return cpu_torch(tmp_path_factory.mktemp("torch") / "cpu")[1]
+    return cpu_torch(tmp_path_factory.mktemp("torch") / "cpu")
 
 
 @pytest.fixture

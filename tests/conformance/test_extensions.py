@@ -302,7 +302,7 @@ def test_what_is_not_compiled_is_not_run(
 @pytest.mark.parametrize("name", REAL)
 def test_a_real_extension_passes_on_the_cpu(name: str, tmp_path: Path) -> None:
     """Sources are compiled with this torch, one compiler at a time: minutes for each."""
-    _, python = cpu_torch(tmp_path / "stack")
+    python = cpu_torch(tmp_path / "stack")
     install(python, "numpy", "scipy", "packaging", "setuptools", "wheel", "ninja")
     for each in (["torch-scatter"] if name == "torch-sparse" else []) + [name]:
         install(python, each, "--no-build-isolation")

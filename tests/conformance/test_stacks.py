@@ -22,7 +22,6 @@ from envspec.operations.environment import expected_of
 from tests.support.machines import suite
 from tests.support.machines.stack import (
     copied,
-    cpu_torch_beside_the_indexs_torchvision,
     install,
     replace,
     site_packages,
@@ -306,16 +305,6 @@ def _no_operators(result: dict[str, Any], module: str) -> None:
     assert "operator torchvision::nms does not exist" in result["reason"]
 
 
-def test_a_torch_without_cuda_beside_the_indexs_torchvision_has_no_operators(tmp_path: Path) -> None:
-    """Both are of one release, and resolvers find nothing wrong: torchvision's library is linked with CUDA's."""
-    python = cpu_torch_beside_the_indexs_torchvision(tmp_path / "stack")
-    result = suite.run(python, suite.make_request("family"), tmp_path / "run").results["family"]
-    assert result["ran"]["torch"].endswith("+cpu")
-    assert "from one lock" in result["hint"]
-    _no_operators(result, "torchvision")
-
-
-# The same error, of a torchvision whose library does not load beside this torch.
 @pytest.mark.parametrize("beside", [("torch_26", "torchvision==0.20.1")], indirect=True)
 def test_a_torchvision_without_its_operators_fails_itself_and_its_dependents(beside: Path, tmp_path: Path) -> None:
     results = suite.run(beside, suite.make_request("family", "widedeep"), tmp_path / "run").results
@@ -342,20 +331,10 @@ def test_without_a_gpu_device_reports_what_is_loaded(torch_29: Path, tmp_path: P
     assert [each["ok"] for each in result["findings"]] == [True, True, True]
 
 
-@pytest.mark.parametrize(
-    ("package", "version", "words"),
-    [
-        ("nvidia_cuda_runtime_cu12", "12.6.77", "CUDA runtime = locked: 12.8 runs"),
-        ("nvidia_cudnn_cu12", "9.1.0.70", "cuDNN = locked: 9.10.2 runs"),
-        ("nvidia_nccl_cu12", "2.21.5", "NCCL = locked: 2.27.5 runs"),
-    ],
-)
-def test_a_library_that_is_not_the_locked_one_fails(
-    torch_29: Path, tmp_path: Path, package: str, version: str, words: str
-) -> None:
-    result = _device(torch_29, tmp_path, {**_RIGHT, package: version})
+def test_a_library_that_is_not_the_locked_one_fails(torch_29: Path, tmp_path: Path) -> None:
+    result = _device(torch_29, tmp_path, {**_RIGHT, "nvidia_cudnn_cu12": "9.1.0.70"})
     assert (result["status"], result["cause"]) == ("failed", "found")
-    assert words in result["reason"] and f"locked is {version}" in result["reason"]
+    assert "cuDNN = locked: 9.10.2 runs" in result["reason"] and "locked is 9.1.0.70" in result["reason"]
 
 
 def test_another_nccl_instead_of_the_locked_one_is_found(torch_29: Path, torch_26: Path, tmp_path: Path) -> None:
@@ -373,14 +352,6 @@ def test_another_nccl_instead_of_the_locked_one_is_found(torch_29: Path, torch_2
 def test_without_a_gpu_nothing_is_compiled_or_captured(torch_any: Path, tmp_path: Path) -> None:
     result = suite.run(torch_any, suite.make_request("runtime"), tmp_path).results["runtime"]
     assert (result["status"], result["reason"], result["findings"]) == ("not run", "no GPU is requested", [])
-
-
-def test_gpus_requested_without_any_end_the_suite(torch_29: Path, tmp_path: Path) -> None:
-    if Path("/dev/nvidia0").exists():
-        pytest.skip("this machine has a GPU")
-    output = suite.run(torch_29, suite.make_request("device", device="cuda"), tmp_path)
-    assert output.status == 6
-    assert "driver" in output.stderr or "CUDA" in output.stderr
 
 
 def run_lock(python: Path, folder: Path, name: str = "pytorch-2.9", **environ: str) -> suite.SuiteOutput:

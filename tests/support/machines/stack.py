@@ -13,7 +13,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import textwrap
@@ -101,34 +100,19 @@ def install(python: Path, *requirements: str) -> None:
     _install_into(python, *requirements, "--no-deps")
 
 
-def cpu_torch_beside_the_indexs_torchvision(folder: Path) -> Path:
-    """The Python of a new environment, as it comes of two commands: torch from CPU builds, then torchvision.
-
-    torchvision's release is that of torch, and torch's `==2.9.1` takes `2.9.1+cpu` as well: no resolver sees a fault.
-
-    Raises:
-        NotRun: not x86-64 Linux (elsewhere the index's builds are for the CPU), no wheel and no index of PyTorch's, or
-            the index does not give the rest.
-    """
-    release, python = cpu_torch(folder)
-    # From 2.0 on torchvision's minor number is torch's and 15.
-    _install_into(python, f"torchvision==0.{int(release.split('.')[1]) + 15}.*")
-    return python
-
-
-def cpu_torch(folder: Path) -> tuple[str, Path]:
-    """The release of torch, and the Python of a new environment with that torch for the CPU.
+def cpu_torch(folder: Path) -> Path:
+    """The Python of a new environment with a torch for the CPU.
 
     Raises:
         NotRun: not x86-64 Linux, no wheel and no index of PyTorch's, or the index does not give the rest.
     """
     if os.uname().sysname != "Linux" or os.uname().machine != "x86_64":
         raise NotRun("the index's torch is built for CUDA on x86-64 Linux alone")
-    release, *words = _cpu_torch()
+    words = _cpu_torch()
     python = folder / "bin" / "python"
     subprocess.run([interpreter("3.11"), "-m", "venv", "--without-pip", str(folder)], check=True, timeout=_LIMIT_S)
     _install_into(python, *words)
-    return release, python
+    return python
 
 
 def _install_into(python: Path, *words: str) -> None:
@@ -138,17 +122,14 @@ def _install_into(python: Path, *words: str) -> None:
 
 
 def _cpu_torch() -> tuple[str, ...]:
-    """Its release, and uv's words for it."""
+    """uv's words for it."""
     if named := os.environ.get(CPU_TORCH):
-        found = re.fullmatch(r"torch-(2\.[0-9.]+)\+cpu-.*\.whl", Path(named).name)
-        if found is None or not Path(named).is_file():
-            raise NotRun(f"{CPU_TORCH} has to name a file torch-2.*+cpu-*.whl")
-        return found[1], str(Path(named).absolute())
+        return (str(Path(named).absolute()),)
     try:
         urllib.request.urlopen(f"{CPU_INDEX}/torch/", timeout=_REACH_S).close()
     except OSError as fault:
         raise NotRun(f"{CPU_INDEX} can't be reached ({fault}), and {CPU_TORCH} names no wheel") from fault
-    return _CPU_RELEASE, f"torch=={_CPU_RELEASE}+cpu", "--index", CPU_INDEX
+    return f"torch=={_CPU_RELEASE}+cpu", "--index", CPU_INDEX
 
 
 def run_uv(*words: str) -> subprocess.CompletedProcess[str]:
