@@ -29,6 +29,7 @@ from envspec.conformance.nvml import (
     pci_address,
     read_board,
 )
+from envspec.conformance.request import DRIVER, SuiteRequest
 from envspec.conformance.results import Board, Cause, Driver, Gpu
 
 _CUDA = "libcuda.so.1"
@@ -45,16 +46,14 @@ _VENDOR, _DISPLAY = "0x10de", "0x03"
 _NAMES = {"cuda": "CUDA", "nvml": "NVML"}
 
 
-def query(
-    request_path: Path, folder: Path, limit_s: float | None = None, limit_factor: float = 1.0
-) -> tuple[Driver, tuple[str, ...]]:
+def query(request: SuiteRequest, request_path: Path, folder: Path) -> tuple[Driver, tuple[str, ...]]:
     """What the driver reports, and processes that cannot be killed.
 
-    request_path: of a request. folder: for the files of the two processes. limit_s: of each; by default it grows with
-    the number of GPUs, since without the persistence daemon each of them is initialised now. limit_factor: of it.
+    request_path: of the request. folder: for the files of the two processes.
     """
-    limit_s = limit_s or SIZES["driver.limit_s"] + SIZES["driver.limit_s_per_gpu"] * len(_device_files())
-    limit_s *= limit_factor
+    # Without the persistence daemon each GPU is initialised now.
+    default_s = SIZES["driver.limit_s"] + SIZES["driver.limit_s_per_gpu"] * len(_device_files())
+    limit_s = request.limits.get(DRIVER, default_s) * request.limit_factor
     started = {}
     for library in _NAMES:
         started[library] = isolation.start("--driver", request_path, folder / library, library)

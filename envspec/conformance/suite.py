@@ -134,8 +134,7 @@ def _main(request_path: Path, results_path: Path, folder: Path) -> int:
         report.write(is_whole=False)
         unkillable: tuple[str, ...] = ()
         if request.cuda:
-            limit_s = request.limits.get(DRIVER)
-            found, unkillable = driver.query(request_path, folder / DRIVER, limit_s, request.limit_factor)
+            found, unkillable = driver.query(request, request_path, folder / DRIVER)
             if found.is_absent:
                 results_path.unlink()
                 print(found.error, file=sys.stderr)
