@@ -65,7 +65,8 @@ def memory_bytes() -> int | None:
 
 
 _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
-_TEGRA = frozenset({(5, 3), (6, 2), (7, 2), (8, 7)})
+#: Integrated GPUs of the Jetson line: their SASS is theirs alone.
+TEGRA = frozenset({(5, 3), (6, 2), (7, 2), (8, 7)})
 
 
 def runs_any(architectures: Iterable[str], gpu: tuple[int, int]) -> bool:
@@ -78,7 +79,7 @@ def _runs(architecture: str, gpu: tuple[int, int]) -> bool:
     if not found:
         return False
     built, is_sass, suffix = (int(found[2]), int(found[3])), found[1] == "sm", found[4]
-    if suffix == "a" or (is_sass and {built, gpu} & _TEGRA):
+    if suffix == "a" or (is_sass and {built, gpu} & TEGRA):
         return built == gpu
     if is_sass or suffix == "f":
         return built[0] == gpu[0] and built <= gpu

@@ -1,9 +1,4 @@
-"""GPU names, compute capabilities, and which code runs on which GPU.
-
-SASS (`sm_80`) runs on GPUs of the same major compute capability whose minor is equal or higher. PTX (`compute_120`) is
-compiled by the driver for any GPU at least as new. Source: CUDA C++ Programming Guide, Binary Compatibility and PTX
-Compatibility; there too: binaries are not exchanged with Tegra parts, and `a` code is for one capability alone.
-"""
+"""GPU names, compute capabilities, and which code runs on which GPU."""
 
 from __future__ import annotations
 
@@ -19,12 +14,10 @@ from typing import Final, NamedTuple
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from envspec.conformance.hardware import runs_any
 from envspec.errors import UsageError
 from envspec.facts.tables import Facts, GpuRow, TorchRelease, at_least, numeric, pep440
 from envspec.models import CudaVersion, GpuCodeFound, Platform
-
-#: Integrated GPUs of the Jetson line: their SASS is theirs alone.
-TEGRA: Final = frozenset({(5, 3), (6, 2), (7, 2), (8, 7)})
 
 #: Packages whose kernels are not in `.nv_fatbin` alone. Read in libcufft.so.11 of nvidia-cufft-cu12 11.3.3.83: that
 #: section has 400 bytes, for sm_52, and `.ldata` 270 of the library's 279 MB.
@@ -82,12 +75,11 @@ class ComputeCapability:
 
 def runs(capability: ComputeCapability, sm: Iterable[str], ptx: Iterable[str] = ()) -> Runs:
     """How a GPU of this capability runs code that holds these SASS and PTX targets."""
-    for target in sm:
-        if _runs_sass(capability, target):
-            return Runs.SASS
-    for target in ptx:
-        if _runs_ptx(capability, target):
-            return Runs.PTX
+    gpu = (capability.major, capability.minor)
+    if runs_any(sm, gpu):
+        return Runs.SASS
+    if runs_any(ptx, gpu):
+        return Runs.PTX
     return Runs.NOT
 
 
@@ -125,22 +117,6 @@ def gpus_without_code(gpus: Iterable[GpuRow], sm: tuple[str, ...], ptx: tuple[st
     """As `without_code`: `V100 (sm_70)`."""
     capabilities = {names_with_sm([gpu]): capability_of(gpu) for gpu in gpus}
     return without_code(capabilities, GpuCodeFound(sm, ptx))
-
-
-def _runs_sass(gpu: ComputeCapability, target: str) -> bool:
-    built = ComputeCapability.parse(target)
-    if target.endswith("a") or (gpu.major, gpu.minor) in TEGRA or (built.major, built.minor) in TEGRA:
-        return built == gpu
-    return built.major == gpu.major and built.minor <= gpu.minor
-
-
-def _runs_ptx(gpu: ComputeCapability, target: str) -> bool:
-    built = ComputeCapability.parse(target)
-    if target.endswith("a"):
-        return built == gpu
-    if target.endswith("f"):
-        return built.major == gpu.major and built <= gpu
-    return built <= gpu
 
 
 def capability_of(gpu: GpuRow) -> ComputeCapability:

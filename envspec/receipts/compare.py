@@ -428,7 +428,10 @@ _MAIN: Final = (
 
 def columns(receipts: Sequence[Receipt]) -> tuple[ComparisonColumn, ...]:
     """The main numbers of checks that passed in at least one of the receipts, and the time of the whole suite."""
-    rows = list(map(_passed_numbers, receipts))
+    rows = []
+    for receipt in receipts:
+        passed = receipt.names_of(Status.PASSED)
+        rows.append([number for number in numbers(receipt) if number.check in passed])
     found = []
     for title, check, unit, name in _MAIN:
         values = tuple(_best(row, check, unit, name) for row in rows)
@@ -436,11 +439,6 @@ def columns(receipts: Sequence[Receipt]) -> tuple[ComparisonColumn, ...]:
             found.append(ComparisonColumn(title, unit, values))
     seconds = tuple(receipt.seconds for receipt in receipts)
     return (*found, ComparisonColumn("suite", "s", seconds))
-
-
-def _passed_numbers(receipt: Receipt) -> list[Number]:
-    passed = receipt.names_of(Status.PASSED)
-    return [number for number in numbers(receipt) if number.check in passed]
 
 
 def _best(found: Iterable[Number], check: str, unit: str, name: str | None) -> float | None:

@@ -182,11 +182,11 @@ def image_as_json(diff: ImageDiff) -> str:
             "first": {"name": diff.first.name, "id": diff.first.id},
             "second": {"name": diff.second.name, "id": diff.second.id},
             "changed": diff.is_changed,
-            "kept": _objects(diff.kept),
-            "moved": _objects(diff.moved),
-            "removed": _objects(diff.removed),
+            "kept": list(map(_object, diff.kept)),
+            "moved": list(map(_object, diff.moved)),
+            "removed": list(map(_object, diff.removed)),
             "moved_bytes": diff.moved_bytes,
-            "docker_moved": _objects(diff.chained),
+            "docker_moved": list(map(_object, diff.chained)),
             "docker_moved_bytes": diff.chained_bytes,
         }
     )
@@ -201,10 +201,6 @@ def _description(layer: Layer) -> str:
     words = layer.created_by.removeprefix("envspec: ") or layer.blob.digest
     line = " ".join(words.split())
     return cut(line, _SHOWN)
-
-
-def _objects(layers: Sequence[Layer]) -> list[dict[str, object]]:
-    return list(map(_object, layers))
 
 
 def _object(layer: Layer) -> dict[str, object]:

@@ -15,9 +15,10 @@ from typing import Any, Final
 import click
 
 from envspec.cli.main import cli
+from envspec.conformance.hardware import TEGRA
 from envspec.diagnostics.error_pages import error_pages
 from envspec.errors import EXIT_CODES
-from envspec.facts.gpu import TEGRA, ComputeCapability, Runs, capability_of, first_driver, runs
+from envspec.facts.gpu import ComputeCapability, Runs, capability_of, first_driver, runs
 from envspec.facts.tables import GpuCodeRow, GpuRow, TorchRelease, load_facts, numeric, ranges_text
 from envspec.facts.torch import Machines, builds_for, cuda_builds
 from envspec.lockfile.toml_writer import bare_key

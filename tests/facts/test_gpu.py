@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
+from envspec.conformance.hardware import TEGRA
 from envspec.facts import load_facts
-from envspec.facts.gpu import TEGRA, ComputeCapability, Runs, UnknownGpu, find_gpu, first_driver, match_gpu, runs
+from envspec.facts.gpu import ComputeCapability, Runs, UnknownGpu, find_gpu, first_driver, match_gpu, runs
 from envspec.facts.tables import numeric, ranges_text
 from envspec.models import CudaVersion
 
@@ -117,6 +118,10 @@ def compute(capability: ComputeCapability) -> str:
 def test_text_and_back(capability: ComputeCapability) -> None:
     for text in (str(capability), capability.sm, compute(capability), f"{capability.sm}a"):
         assert ComputeCapability.parse(text) == capability
+
+
+def test_what_is_no_architecture_runs_nowhere() -> None:
+    assert runs(ComputeCapability(9, 0), ["", "gfx942", "sm_", "sm_9"]) is Runs.NOT
 
 
 @given(capabilities)
