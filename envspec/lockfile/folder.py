@@ -116,6 +116,11 @@ def read_lock(directory: Path, content: bytes | None = None) -> Lock:
         UsageError: there is none, or it can't be read.
         StaleLock: it is not what envspec wrote, or has another format.
     """
+    return read_with_digest(directory, content)[0]
+
+
+def read_with_digest(directory: Path, content: bytes | None = None) -> tuple[Lock, str]:
+    """The lock in a folder, and the SHA-256 of its envspec.lock; see `read_lock`."""
     # Imported here: `lock --check` has a small budget.
     from dataclasses import replace
 
@@ -130,12 +135,7 @@ def read_lock(directory: Path, content: bytes | None = None) -> Lock:
         raise DamagedLock(f"{document} is not text", hint="restore it from version control, or lock again") from error
     except OSError as error:
         raise UsageError(f"{document} can't be read: {error.strerror}", hint="`envspec lock SPEC` writes it") from error
-    return replace(load(text, str(document)), directory=directory)
-
-
-def read_with_digest(directory: Path) -> tuple[Lock, str]:
-    """The lock in a folder, and the SHA-256 of its envspec.lock; see `read_lock`."""
-    return read_lock(directory), hashlib.sha256(read_current(directory, LOCK_FILE)).hexdigest()
+    return replace(load(text, str(document)), directory=directory), hashlib.sha256(content).hexdigest()
 
 
 def read_current(directory: Path, name: str) -> bytes:
