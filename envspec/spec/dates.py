@@ -6,11 +6,8 @@ On the path of `envspec lock --check`: it imports next to nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from datetime import date, datetime, timedelta, timezone
-from typing import Any, Final, NamedTuple
-
-from envspec.names import normalised
+from typing import Final, NamedTuple
 
 _AGE: Final = re.compile(r"([0-9]{1,4}) (hour|day|week)s? ago")
 
@@ -73,14 +70,3 @@ def time_text(value: datetime) -> str:
 def utc_text(time: datetime) -> str:
     """RFC 3339 in UTC, in whole seconds."""
     return time_text(time.replace(microsecond=0))
-
-
-def as_of_in(document: Mapping[str, Any]) -> datetime | Age | None:
-    """`[env] as_of` of a parsed spec that need not be valid; raises as `read_time`."""
-    value = document["env"].get("as_of")
-    return None if value is None else read_as_of(value)
-
-
-def package_as_of_in(document: Mapping[str, Any]) -> dict[str, datetime | Age]:
-    """`[env] package_as_of` by normalised names; raises as `read_time`."""
-    return {normalised(name): read_as_of(value) for name, value in document["env"].get("package_as_of", {}).items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Final
 
 import pytest
 
+from envspec.spec.variants import variant_directory
 from tests.support.builders import conda_packages
 from tests.support.builders.conda_channel import CondaChannel, write
 from tests.support.builders.conda_packages import GOLDEN_PYTHON
@@ -93,18 +95,23 @@ def test_files_of_a_half_that_is_gone_go(user: User, channel: CondaChannel) -> N
     assert set(user.files()) == {"envspec.lock", "requirements.linux-64.txt"}
 
 
-def test_what_a_channel_gains_is_seen_by_the_next_lock(user: User, channel: CondaChannel, tmp_path: Path) -> None:
+@pytest.mark.parametrize("variant", ["", "more"])
+def test_what_a_channel_gains_is_seen_by_the_next_lock(
+    user: User, channel: CondaChannel, variant: str, tmp_path: Path
+) -> None:
     """No memory of whole locks stands between a channel and a spec: rows come late, and are patched."""
     few = [one for one in channel.archives if (one.name, one.version) != ("ffmpeg", "7.1.1")]
     growing = write(tmp_path / "growing", few)
     wants(user, growing.url, "ffmpeg")
+    if variant:
+        user.writes(user.spec.read_text().replace("[conda]", f"[variants.{variant}.conda]"))
     assert user.locks().status == 0
-    assert {row["name"]: row["version"] for row in _rows(user)}["ffmpeg"] == "7.0.2"
-    for file in user.lock.iterdir():
-        file.unlink()
+    lock = variant_directory(user.lock, variant) / "envspec.lock"
+    assert 'name = "ffmpeg"\nversion = "7.0.2"' in lock.read_text()
+    shutil.rmtree(user.lock.parent)
     write(growing.folder, channel.archives)
     assert user.locks().status == 0
-    assert {row["name"]: row["version"] for row in _rows(user)}["ffmpeg"] == "7.1.1"
+    assert 'name = "ffmpeg"\nversion = "7.1.1"' in lock.read_text()
 
 
 def without_wheels(user: User) -> None:

@@ -11,7 +11,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +23,6 @@ from envspec.lockfile.folder import read_current, tidy
 from envspec.lockfile.header import FORMAT, LOCK_FILE, Header, pins_sha256, verify_checksum
 from envspec.operations.lock_state import Compiled, LockRequest
 from envspec.resolve import RESOLVERS
-from envspec.spec.dates import Age, as_of_in, package_as_of_in
 from envspec.spec.identity import input_sha256, read_document
 from envspec.spec.logins import login_warnings
 from envspec.spec.owner import TWO_SPECS, other_owner, path_from_lock
@@ -32,7 +30,7 @@ from envspec.spec.variants import Merged
 from envspec.version import VERSION
 
 #: Part of every key: changes whenever the same inputs would make another lock.
-MADE: Final = "20"
+MADE: Final = "21"
 
 
 def existing_lock(request: LockRequest) -> bytes | None:
@@ -45,49 +43,28 @@ def existing_lock(request: LockRequest) -> bytes | None:
 def key_of(
     request: LockRequest, before: bytes | None, environ: Mapping[str, str], base: Compiled | None = None
 ) -> str | None:
-    """Names what a lock is made from; None if time is part of it: no date in the spec, and no lock before.
-
-    None for [conda] as well: channels patch their repodata, and add packages with times in the past. None for ages of
-    packages: the body of the lock has what they mean.
+    """Names what a lock is made from; None if something of it can't be read.
 
     before: see `existing_lock`.
     base: see `recall_lock`.
     environ: names the indexes of this machine; one that is used instead of another should have the same files, and may
         not.
     """
+    places = [environ.get("ENVSPEC_DEFAULT_INDEX"), environ.get("ENVSPEC_PYTORCH_INDEX")]
+    places.append(path_from_lock(request.spec_path, request.directory))
     try:
-        data = read_document(request.spec_path)
-    except (OSError, ValueError):
+        spec = input_sha256(read_document(request.spec_path), request.variant)
+        if request.variant:
+            places.append(pins_sha256(verify_checksum(lock_of(request, base), LOCK_FILE)[0]))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, StaleLock):
         return None
-    header, old = _header_of(before), ""
-    if before is not None and header is not None:
-        old = hashlib.sha256(before).hexdigest()
-    if "conda" in data:
-        return None
-    try:
-        as_of = as_of_in(data)
-        if any(isinstance(each, Age) for each in package_as_of_in(data).values()):
-            return None
-    except (ValueError, OverflowError, KeyError, TypeError, AttributeError):
-        return None
-    if not isinstance(as_of, datetime) and (header is None or str(as_of or header.as_of_spec) != header.as_of_spec):
-        return None
+    old = hashlib.sha256(before).hexdigest() if before is not None and _header_of(before) is not None else ""
     # Takes 10 ms, which `is_ours` does not need.
     from importlib.metadata import version
 
     resolver = request.resolver
     made_by = [MADE, FORMAT, VERSION, resolver, *map(version, RESOLVERS[resolver].distributions), facts_version()]
-    place = path_from_lock(request.spec_path, request.directory)
-    places = [environ.get("ENVSPEC_DEFAULT_INDEX"), environ.get("ENVSPEC_PYTORCH_INDEX"), place]
-    if request.variant:
-        try:
-            header_of_base = verify_checksum(lock_of(request, base), LOCK_FILE)[0]
-        except (OSError, StaleLock):
-            return None
-        places.append(pins_sha256(header_of_base))
-    return hashlib.sha256(
-        json.dumps([input_sha256(data, request.variant), old, *made_by, *places]).encode()
-    ).hexdigest()
+    return hashlib.sha256(json.dumps([spec, old, *made_by, *places]).encode()).hexdigest()
 
 
 def remember(store: Store, key: str, files: Mapping[str, bytes], warnings: Sequence[str]) -> None:

@@ -27,6 +27,7 @@ from envspec.operations.lock.upgrade import resolve_upgrade, upgrade_text, with_
 from envspec.operations.lock_state import Compiled, LockRequest, LockState, conda_in, packages_in
 from envspec.resolve.upgrade import names_of
 from envspec.spec import RequirementKind, Spec
+from envspec.spec.dates import Age
 from envspec.spec.load import read_text
 from envspec.spec.logins import login_warnings
 from envspec.spec.variants import Merged
@@ -106,13 +107,19 @@ def compile_lock(
         _check_hosts(packages.state, lock)
         if previous.is_looked_up:
             remember_ours(store, files[LOCK_FILE])
-            if key is not None and store.is_settled and _is_repeatable(lock, spec):
+            if key is not None and store.is_settled and _is_repeatable(lock, spec, old):
                 remember(store, key, files, warnings)
     return Compiled(files, written, None if text == written else text)
 
 
-def _is_repeatable(lock: Lock, spec: Spec) -> bool:
-    """Whether a later run makes the same lock of the same spec."""
+def _is_repeatable(lock: Lock, spec: Spec, old: Lock | None) -> bool:
+    """Whether a later run with the same lock before it makes the same lock of the same spec."""
+    # Channels patch their repodata, and add packages with times in the past.
+    if spec.conda or any(isinstance(each, Age) for each in spec.env.package_as_of.values()):
+        return False
+    # The time of this run is in the lock.
+    if not spec.env.is_dated and (old is None or str(spec.env.as_of or old.as_of_spec) != old.as_of_spec):
+        return False
     # Branches and folders change without the spec and the indexes.
     moving = RequirementKind.GIT, RequirementKind.LOCAL
     if any(each.kind in moving for each in spec.pip.dependencies):
