@@ -213,7 +213,7 @@ def test_doctor_reports_a_cache_that_can_not_be_used(
     assert ran.status == 6, ran
     [line] = [line for line in ran.stdout.splitlines() if line.split()[:2] == ["missing", "cache"]]
     assert says in " ".join(ran.stdout[ran.stdout.index(line) :].split())
-    assert not any(line.split()[1] == "disk" for line in ran.stdout.splitlines())
+    assert not any(line.split()[1:2] == ["disk"] for line in ran.stdout.splitlines())
 
 
 #: Signal, exit status, last line.
