@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from envspec.cli import output, terminal
-from envspec.cli.options import DRY_RUN, LOCK, context_of, read_lock_of
+from envspec.cli.options import DRY_RUN, LOCK, context_of, read_lock_of, size_of
 from envspec.cli.output import Result, plain
 from envspec.cli.progress import TerminalReporter
 from envspec.errors import UsageError
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from envspec.operations.cache import CacheUsage, Removal
 
 _HOURS: Final = {"h": 1, "d": 24, "w": 7 * 24}
-_UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _kinds = click.argument("kinds", nargs=-1, type=click.Choice(list(KINDS)), metavar="[KIND]...")
 
 
@@ -80,7 +79,7 @@ def prune(kinds: Sequence[str], older_than: str | None, max_size: str | None, dr
     found = remove(
         cache,
         older_than=_age(age),
-        max_bytes=_bytes(max_size),
+        max_bytes=size_of("--max-size", max_size, 1000, "500MB or 20GB"),
         kinds=kinds,
         now=datetime.now(timezone.utc),
         dry_run=dry_run,
@@ -168,12 +167,3 @@ def _age(text: str | None) -> timedelta | None:
     if not found:
         raise UsageError(f"--older-than {text}: not an age", hint="write hours, days or weeks: 12h, 30d, 2w")
     return timedelta(hours=int(found[1]) * _HOURS[found[2]])
-
-
-def _bytes(text: str | None) -> int | None:
-    if not text:
-        return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", text.strip().lower())
-    if not found:
-        raise UsageError(f"--max-size {text}: not a size", hint="write it as 500MB or 20GB")
-    return round(float(found[1]) * _UNITS[found[2]])

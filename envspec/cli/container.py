@@ -28,6 +28,7 @@ from envspec.cli.options import (
     path_option,
     platform_option,
     read_lock_of,
+    size_of,
     variables_of,
 )
 from envspec.cli.progress import TerminalReporter
@@ -36,7 +37,6 @@ from envspec.errors import UsageError
 if TYPE_CHECKING:
     from envspec.operations.container import ContainerRequest, Port, Streams
 
-_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 #: Not a login shell: /etc/profile would set a PATH without the environment.
 _SHELL: Final = ("sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash; fi; exec sh")
 
@@ -177,7 +177,7 @@ def _request(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams
         mounts=tuple(map(mount_of, chosen["mounts"])),
         ports=tuple(map(_port, chosen["ports"])),
         env=env,
-        shm_bytes=_bytes(chosen["shm_size"]),
+        shm_bytes=size_of("--shm-size", chosen["shm_size"], 1024, "16g"),
         network=chosen["network"],
         terminal=kind,
         stdin=tty or (streams.stdin is not None and not terminal.is_terminal(sys.stdin)),
@@ -227,12 +227,3 @@ def _port(text: str) -> Port:
     if not found["address"]:
         return port
     return Port(port.container, port.host, found["address"].strip("[]"))
-
-
-def _bytes(text: str | None) -> int | None:
-    if not text:
-        return None
-    found = re.fullmatch(r"(\d+)([kmgt]?)b?", text.strip().lower())
-    if not found or not int(found[1]):
-        raise UsageError(f"--shm-size {text}: not a size", hint="--shm-size 16g")
-    return int(found[1]) * _UNITS[found[2]]

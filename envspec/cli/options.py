@@ -177,6 +177,16 @@ def variables_of(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
+def size_of(option: str, text: str | None, base: int, example: str) -> int | None:
+    """The bytes of a size such as `20GB`. base: 1000 or 1024."""
+    if not text:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", text.strip().lower())
+    if not found:
+        raise UsageError(f"{option} {text}: not a size", hint=f"write it as {example}")
+    return round(float(found[1]) * base ** ("", "k", "m", "g", "t").index(found[2]))
+
+
 def jobs(what: str, default: str) -> Callable[[_F], _F]:
     """`--jobs`. what: is done at the same time."""
     help_text = f"How many {what} at the same time (default: {default})."

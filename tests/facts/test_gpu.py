@@ -124,12 +124,6 @@ def test_what_is_no_architecture_runs_nowhere() -> None:
     assert runs(ComputeCapability(9, 0), ["", "gfx942", "sm_", "sm_9"]) is Runs.NOT
 
 
-@given(capabilities)
-def test_own_code_runs(gpu: ComputeCapability) -> None:
-    assert runs(gpu, [gpu.sm]) is Runs.SASS
-    assert runs(gpu, [], [compute(gpu)]) is Runs.PTX
-
-
 @given(desktop, desktop)
 def test_sass_runs_within_its_major_from_an_equal_or_lower_minor(
     gpu: ComputeCapability, built: ComputeCapability
