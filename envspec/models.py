@@ -334,6 +334,11 @@ class CondaPackage:
     rejected: Rejected | None = None
     preferred: Rejected | None = None
 
+    @property
+    def file_stem(self) -> str:
+        """conda's and rattler's name of its files."""
+        return f"{self.name}-{self.version}-{self.build}"
+
 
 @dataclass(frozen=True, slots=True)
 class ChannelPart:

@@ -97,13 +97,6 @@ async def host_compiler() -> str:
     return f"{done.lines[0].strip()}, {' '.join(platform.libc_ver())}"
 
 
-def local_glibc() -> tuple[int, int] | None:
-    """This machine's glibc; None if it has another C library."""
-    name, version = platform.libc_ver()
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    return (int(numbers[1]), int(numbers[2])) if name == "glibc" and numbers else None
-
-
 class LockedView(View):
     """A view in which packages of the lock are their locked wheels alone. paths: these wheels, by name."""
 

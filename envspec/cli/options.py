@@ -184,7 +184,8 @@ def size_of(option: str, text: str | None, base: int, example: str) -> int | Non
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", text.strip().lower())
     if not found:
         raise UsageError(f"{option} {text}: not a size", hint=f"write it as {example}")
-    return round(float(found[1]) * base ** ("", "k", "m", "g", "t").index(found[2]))
+    unit: int = base ** ("", "k", "m", "g", "t").index(found[2])
+    return round(float(found[1]) * unit)
 
 
 def jobs(what: str, default: str) -> Callable[[_F], _F]:

@@ -100,7 +100,7 @@ async def _link(request: dict[str, Any]) -> None:
     unpacked = {}
     for record, package, entry in zip(records, packages, request["packages"], strict=True):
         record.url = entry["archive"]
-        folder = Path(request["cache"], stem_of(package))
+        folder = Path(request["cache"], package.file_stem)
         unpacked[package.name] = (folder, package.filename, entry["packed_bytes"])
     site_packages = None
     for package in packages:
@@ -125,15 +125,10 @@ async def _link(request: dict[str, Any]) -> None:
         if package.name in request["installed"]:
             continue
         # conda-meta names the package's channel, not the cached archive.
-        path = site / "conda-meta" / f"{stem_of(package)}.json"
+        path = site / "conda-meta" / f"{package.file_stem}.json"
         data = json.loads(path.read_text(encoding="utf-8"))
         data.update(url=package.url, fn=package.filename)
         path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-
-
-def stem_of(package: CondaPackage) -> str:
-    """The base name of a package's files in conda and rattler."""
-    return f"{package.name}-{package.version}-{package.build}"
 
 
 def _package(fields: dict[str, Any]) -> CondaPackage:

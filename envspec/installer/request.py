@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Final
 
 from envspec.context import Stages
 from envspec.errors import UnfitMachine
+from envspec.io.process import local_glibc
 from envspec.models import CondaPackage, Lock, Platform, Resolution
 from envspec.spec.targets import glibc_of
 
@@ -68,7 +68,7 @@ def read_host(resolution: Resolution) -> HostFacts:
     """The facts of this machine; conda's for a resolution with its packages. CONDA_OVERRIDE_* are ignored."""
     local = resolution.target.platform
     if not resolution.conda:
-        return HostFacts(local, _glibc(), {}, frozenset())
+        return HostFacts(local, local_glibc(), {}, frozenset())
     from rattler import VirtualPackage
 
     virtual: dict[str, str] = {}
@@ -80,7 +80,7 @@ def read_host(resolution: Resolution) -> HostFacts:
             cpus.add(str(package.build_string))
     if local is Platform.LINUX_64:
         cpus |= x86_levels(_flags())
-    return HostFacts(local, _glibc(), virtual, frozenset(cpus))
+    return HostFacts(local, local_glibc(), virtual, frozenset(cpus))
 
 
 def resolution_for(lock: Lock, local: Platform, requested: Platform | None) -> Resolution:
@@ -135,12 +135,6 @@ def _flags() -> frozenset[str]:
         return frozenset()
     found = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
     return frozenset(found[1].split()) if found else frozenset()
-
-
-def _glibc() -> tuple[int, int] | None:
-    name, version = platform.libc_ver()
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if name == "glibc" and found else None
 
 
 def _missing_for_wheels(resolution: Resolution, host: HostFacts) -> list[str]:

@@ -11,6 +11,8 @@ import asyncio
 import contextlib
 import json
 import os
+import platform
+import re
 import signal
 import subprocess
 import sys
@@ -216,3 +218,10 @@ if __name__ == "__main__":
     sys.stdout.flush()
     # Not `sys.exit`, which would wait for the reading thread.
     os._exit(bound_to_parent())
+
+
+def local_glibc() -> tuple[int, int] | None:
+    """This machine's glibc; None if it has another C library."""
+    name, version = platform.libc_ver()
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if name == "glibc" and found else None

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement as Pep508
 
 from envspec.base_image.cuda import NoSuchImage, Release
 from envspec.base_image.plan import choose_image, custom_image
-from envspec.build.environment import FIRST_TOOLKIT, cuda_of, host_compiler, local_glibc, packages_beside
+from envspec.build.environment import FIRST_TOOLKIT, cuda_of, host_compiler, packages_beside
 from envspec.build.reproducible import check_release, is_loaded, metadata_of, record_digest, record_of
 from envspec.build.types import (
     BuildContainer,
@@ -39,6 +39,7 @@ from envspec.fetch.types import Archive, archive_path, python_archive
 from envspec.fetch.wheels import fetch_wheels
 from envspec.io.confine import NoConfinement
 from envspec.io.files import local_path, tree_sha256
+from envspec.io.process import local_glibc
 from envspec.io.store import StoredMetadata
 from envspec.models import (
     DIRECT_URL,

@@ -92,7 +92,7 @@ class CondaSource:
             yield Entry(f"{PREFIX}/{_META}/history", 0o644, data=InMemory(b""))
         for package in self.packages:
             text = _conda_meta(package, self._meta(package), compiled)
-            yield Entry(f"{PREFIX}/{_META}/{file_stem(package)}.json", 0o644, data=InMemory(text))
+            yield Entry(f"{PREFIX}/{_META}/{package.file_stem}.json", 0o644, data=InMemory(text))
 
     def _files(self) -> Mapping[str, _File]:
         """Path below the prefix -> its file, sorted, without bytecode."""
@@ -112,7 +112,7 @@ class CondaSource:
         return dict(sorted(files.items()))
 
     def _meta(self, package: CondaPackage) -> Any:
-        return json.loads((self.folder / _META / f"{file_stem(package)}.json").read_text(encoding="utf-8"))
+        return json.loads((self.folder / _META / f"{package.file_stem}.json").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +135,6 @@ def conda_sources(
         of_layer = tuple(by_name[name] for name in sorted(names))
         sources.append(CondaSource(of_layer, folder, series, pyc, has_history=number == 0))
     return tuple(sources)
-
-
-def file_stem(package: CondaPackage) -> str:
-    """conda's name of a package's files."""
-    return f"{package.name}-{package.version}-{package.build}"
 
 
 def _file_of(package: CondaPackage, path: str, real: Path, digest: str | None) -> _File:

@@ -201,7 +201,7 @@ def conda_mismatches(part: Resolution, channels: Iterable[CondaChannel], require
 
 
 def _of_record(record: CondaPackage, platform: str, urls: Mapping[str, str]) -> Iterator[str]:
-    stem, filename = f"{record.name}-{record.version}-{record.build}", record.filename
+    stem, filename = record.file_stem, record.filename
     channel = urls.get(record.channel)
     if filename not in (f"{stem}.conda", f"{stem}.tar.bz2"):
         yield f"{filename} is not a file of {stem}"
