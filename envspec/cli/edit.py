@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +12,7 @@ from envspec.cli import output
 from envspec.cli.lock import LOCKING, directory_of, lock_together, requests_of, result_of
 from envspec.cli.options import combined
 from envspec.cli.output import Result, plain
+from envspec.context import utc_now
 from envspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def add(words: tuple[str, ...], where: str | None, folder: Path | None, upgrade:
     from envspec.operations.lock.add_remove import add
 
     path, packages = _spec_and_packages(words)
-    edited = add(path, packages, _list(where), _now())
+    edited = add(path, packages, _list(where), utc_now())
     if upgrade:
         chosen["upgrade_package"] = [each.name for each, _ in edited.edits]
     return _done(path, edited, folder, chosen)
@@ -73,7 +73,7 @@ def remove(words: tuple[str, ...], where: str | None, folder: Path | None, **cho
     from envspec.operations.lock.add_remove import lock_of, remove
 
     path, packages = _spec_and_packages(words)
-    edited = remove(path, packages, _list(where), lock_of(directory_of(path, folder, 1)), _now())
+    edited = remove(path, packages, _list(where), lock_of(directory_of(path, folder, 1)), utc_now())
     return _done(path, edited, folder, chosen)
 
 
@@ -81,10 +81,6 @@ def _list(where: str | None) -> RequirementList:
     from envspec.spec.edit import RequirementList
 
     return RequirementList[where or "DEPENDENCIES"]
-
-
-def _now() -> datetime:
-    return datetime.now(timezone.utc)
 
 
 def _spec_and_packages(words: Sequence[str]) -> tuple[Path, Sequence[str]]:

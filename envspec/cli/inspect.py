@@ -200,7 +200,7 @@ def config() -> Result:
 @output.output(
     COMPARISON, "Text for people, JSON for programs, Markdown for a pull request, or an HTML page with plots."
 )
-def receipts(receipts: tuple[Path, ...], path: Path | None) -> Result | int:
+def receipts(receipts: tuple[Path, ...], path: Path | None) -> Result:
     """Compare receipts: stack, machine, outcome, results; and list what is slower than in the first one.
 
     Each is a receipt.json, or a folder that contains one. If exact results differ, one of the machines computes wrong
@@ -224,7 +224,7 @@ def receipts(receipts: tuple[Path, ...], path: Path | None) -> Result | int:
         return result
     replace_user_file(path, COMPARISON.render(output.SETTINGS.form, found).encode())
     output.info(f"wrote {path}")
-    return result.exit_code
+    return plain(lambda: {"output": str(path)}, [], result.exit_code)
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

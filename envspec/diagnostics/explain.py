@@ -209,11 +209,6 @@ class ImageExplanation:
     without: str | None
 
 
-def no_cached_code(_: str) -> GpuCodeFound | None:
-    """Without a cache."""
-    return None
-
-
 def explain_image(lock: Lock) -> ImageExplanation | None:
     """None for a lock without a linux platform."""
     if not lock.linux_platforms:
@@ -402,7 +397,7 @@ class PackageExplanation:
 
 
 def explain_lock(
-    lock: Lock, shared: Mapping[Platform, Sequence[SharedLibrary]] = _NOTHING, cached: CachedGpuCode = no_cached_code
+    lock: Lock, shared: Mapping[Platform, Sequence[SharedLibrary]] = _NOTHING, cached: CachedGpuCode = lambda _: None
 ) -> Explanation:
     """Every decision with its reason and source, and the downloads of each platform.
 
@@ -444,7 +439,7 @@ def _gpu_drivers(lock: Lock, gpus: Mapping[str, ComputeCapability], facts: Facts
             yield GpuDriver(name, first.version, str(first.cuda), first.source)
 
 
-def explain_package(lock: Lock, name: str, cached: CachedGpuCode = no_cached_code) -> PackageExplanation:
+def explain_package(lock: Lock, name: str, cached: CachedGpuCode = lambda _: None) -> PackageExplanation:
     """What requires a package, which newer version was rejected, its GPU code and its files.
 
     name: in any spelling; a conda package is found by conda's name and by the names of the Python packages in it.

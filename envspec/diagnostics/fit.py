@@ -10,7 +10,7 @@ from envspec.base_image.cpu_builds import cpu_build_text, cuda_instead
 from envspec.base_image.cuda import PackageSource, pins_of, read_pins
 from envspec.base_image.gpus import OtherBuild, builds_text, other_builds
 from envspec.context import comma_separated
-from envspec.diagnostics.explain import CachedGpuCode, no_cached_code
+from envspec.diagnostics.explain import CachedGpuCode
 from envspec.diagnostics.machine import Machine, MachineGpu
 from envspec.facts import Facts
 from envspec.facts.gpu import (
@@ -116,7 +116,7 @@ class _CodeRead:
         return not is_nvidias and self.runs_on(capability) is not Runs.NOT
 
 
-def fits(lock: Lock, machine: Machine, facts: Facts, cached: CachedGpuCode = no_cached_code) -> FitReport:
+def fits(lock: Lock, machine: Machine, facts: Facts, cached: CachedGpuCode = lambda _: None) -> FitReport:
     """Compare platform, driver and every GPU of the machine with the lock. cached: the GPU code read from a wheel."""
     for part in lock.resolutions:
         if part.target.platform is machine.platform:

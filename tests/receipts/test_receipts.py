@@ -506,6 +506,8 @@ def test_output_is_a_file(tmp_path: Path) -> None:
     assert (ran.status, ran.stdout, ran.stderr) == (10, "", "wrote new/report\n")
     expected = COMPARISON.render("html", compare([(Path(each).name, read(Path(each))) for each in given]))
     assert (tmp_path / "new/report").read_text(encoding="utf-8") == expected
+    ran = envspec(tmp_path, "receipts", *given, "--format", "json", "--output", "report.json")
+    assert json.loads(ran.stdout) == {"output": "report.json"}, ran.stderr
 
 
 @pytest.mark.parametrize(
