@@ -6,6 +6,7 @@ import os
 import posixpath
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -285,12 +286,29 @@ def _validated(
 
         form = SpecWithFacts
     try:
-        return form.model_validate(data), []
+        with _without_plugins():
+            return form.model_validate(data), []
     except ValidationError as error:
         # Both know the form of every fact, which only few specs need.
         from envspec.spec.error_messages import problems_of
 
         return None, problems_of([dict(found) for found in error.errors(include_url=False)], written)
+
+
+@contextmanager
+def _without_plugins() -> Iterator[None]:
+    """Without pydantic's plugins: what this environment has installed must not change a spec, and to look for them in
+    all distributions takes a tenth of the time of `lock --check`.
+    """
+    variable = "PYDANTIC_DISABLE_PLUGINS"
+    before = os.environ.get(variable)
+    os.environ[variable] = "__all__"
+    try:
+        yield
+    finally:
+        del os.environ[variable]
+        if before is not None:
+            os.environ[variable] = before
 
 
 def _whole(where: str, found: str, hint: str) -> SpecError:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 from envspec import documents
 from envspec.errors import UsageError
 from envspec.spec import SpecError, find_spec, load_spec, parse_spec, set_as_of
+from tests.support.user import ROOT
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 SMALL = '[env]\nname = "small"\npython = "3.11"\n'
@@ -184,3 +188,23 @@ def test_set_as_of_in_a_table(text: str, changed: str) -> None:
 def test_set_as_of_needs_a_spec() -> None:
     with pytest.raises(ValueError, match="line 1"):
         set_as_of("[env\n", TIME)
+
+
+def test_plugins_of_pydantic_have_no_part(tmp_path: Path) -> None:
+    """Those that are installed beside envspec."""
+    (tmp_path / "plugin.py").write_text("raise SystemExit('imported')\n")
+    folder = tmp_path / "plugin-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text("[pydantic]\nplugin = plugin:plugin\n")
+    (tmp_path / "spec.toml").write_text(SMALL)
+    code = (
+        "import os; from datetime import datetime, timezone; from pathlib import Path; "
+        "from envspec.spec import load_spec; spec = load_spec(Path('spec.toml'), datetime.now(timezone.utc)); "
+        "print(spec.env.name, 'PYDANTIC_DISABLE_PLUGINS' in os.environ)"
+    )
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "small False\n"
