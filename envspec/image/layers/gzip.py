@@ -116,20 +116,21 @@ class Archives(contextlib.ExitStack):
             size_bytes -= len(data)
 
 
-class LayerOutputs(NamedTuple):
-    """Where a layer's bytes go. blob: the gzip form."""
-
-    side: Callable[[bytes], object]
-    tar: Callable[[bytes], object]
-    blob: Callable[[bytes], object]
+#: Where a layer's bytes go.
+Output = Callable[[bytes], object]
 
 
 class GzipAssembler:
-    """Writes a layer entry by entry. `segments` and `sources`, the archives by index, describe its gzip form."""
+    """Writes a layer entry by entry. `segments` and `sources`, the archives by index, describe its gzip form.
 
-    def __init__(self, archives: Archives, outputs: LayerOutputs) -> None:
+    side: the side file. tar: the plain tar. blob: the gzip form.
+    """
+
+    def __init__(self, archives: Archives, side: Output, tar: Output, blob: Output) -> None:
         self._archives = archives
-        self._outputs = outputs
+        self._to_side = side
+        self._to_tar = tar
+        self._to_blob = blob
         self._glue = bytearray()
         self._side_bytes = self._side_tar_bytes = 0
         self.segments: list[GzipSegment] = []
@@ -164,12 +165,12 @@ class GzipAssembler:
 
     def _copy(self, member: ZipMember, path: str, sink: EntrySink | None) -> None:
         self._pack()
-        self._outputs.blob(MEMBER_HEAD)
-        for chunk in inflate(member, path, self._archives, self._outputs.blob):
-            self._outputs.tar(chunk)
+        self._to_blob(MEMBER_HEAD)
+        for chunk in inflate(member, path, self._archives, self._to_blob):
+            self._to_tar(chunk)
             if sink is not None:
                 sink.write(chunk)
-        self._outputs.blob(MEMBER_END.pack(member.crc32, member.size_bytes & 0xFFFFFFFF))
+        self._to_blob(MEMBER_END.pack(member.crc32, member.size_bytes & 0xFFFFFFFF))
         archive = self.sources.setdefault(member.archive, len(self.sources))
         place = (archive, member.offset, member.packed_bytes, member.size_bytes, member.crc32)
         self.segments.append(GzipSegment(self._side_bytes, self._side_tar_bytes, *place))
@@ -190,9 +191,9 @@ class GzipAssembler:
     def _emit(self, glue: bytes) -> None:
         end = MEMBER_END.pack(isal_zlib.crc32(glue), len(glue))
         packed = b"".join((MEMBER_HEAD, isal_zlib.compress(glue, _LEVEL, _RAW), end))
-        self._outputs.tar(glue)
-        self._outputs.side(packed)
-        self._outputs.blob(packed)
+        self._to_tar(glue)
+        self._to_side(packed)
+        self._to_blob(packed)
         self._side_bytes += len(packed)
         self._side_tar_bytes += len(glue)
 

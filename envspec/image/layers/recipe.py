@@ -317,10 +317,9 @@ def write_zstd(recipe: Recipe) -> None:
             digest.update(packed)
             file.write(packed)
 
-        with HashingThread() as thread:
-            stream = thread.stream(lambda data: write(packer.compress(data)))
+        with HashingThread(lambda data: write(packer.compress(data))) as packing:
             for chunk in recipe.tar():
-                stream.put(chunk)
+                packing.put(chunk)
         write(packer.flush())
         file.flush()
         head = ZstdHead(digest.sha256, digest.size_bytes, Path(file.name).name)

@@ -19,7 +19,7 @@ from isal import isal_zlib
 
 from envspec.errors import EnvspecError, NetworkError
 from envspec.image.layers import recipe
-from envspec.image.layers.gzip import Archives, EntrySink, GzipAssembler, LayerOutputs
+from envspec.image.layers.gzip import Archives, EntrySink, GzipAssembler
 from envspec.image.layers.tar import EntryCheck
 from envspec.image.layers.threads import HashingThread, cancellable
 from envspec.image.layers.types import Compression, Entry, Layer, LayerSource
@@ -61,9 +61,8 @@ def write_layer(
     """
     tar, blob = recipe.Digest(), recipe.Digest()
     with recipe.new_file(folder, "side") as side, Archives() as archives:
-        with HashingThread() as hashing:
-            outputs = LayerOutputs(side.write, hashing.stream(tar.update).put, hashing.stream(blob.update).put)
-            assembler = GzipAssembler(archives, outputs)
+        with HashingThread(tar.update) as tars, HashingThread(blob.update) as blobs:
+            assembler = GzipAssembler(archives, side.write, tars.put, blobs.put)
             check = EntryCheck(source.title)
             for entry in cancellable(source.entries(), cancel or threading.Event()):
                 check.add(entry)

@@ -13,24 +13,29 @@ T = TypeVar("T")
 CHUNK_BYTES: Final = 256 * 1024
 _QUEUED: Final = 8
 
-Consumer = Callable[[bytes], object]
-
 
 class HashingThread:
-    """Calls consumers in another thread, each stream's chunks in order. Leaving the context waits for all of them."""
+    """Calls a consumer in another thread with what is put, in order. Leaving the context waits for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, consume: Callable[[bytes], object]) -> None:
+        self._consume = consume
         self._thread = ThreadPoolExecutor(1, "envspec-hashing")
         self._queue: deque[Future[object]] = deque()
-        self._streams: list[Stream] = []
+        self._gathered: list[bytes] = []
+        self._gathered_bytes = 0
 
-    def stream(self, consume: Consumer) -> Stream:
-        self._streams.append(Stream(self, consume))
-        return self._streams[-1]
+    def put(self, data: bytes) -> None:
+        """Raises what the consumer has raised."""
+        self._gathered.append(data)
+        self._gathered_bytes += len(data)
+        if self._gathered_bytes >= CHUNK_BYTES:
+            self._flush()
 
-    def submit(self, consume: Consumer, data: bytes) -> None:
-        """Queue one chunk. Raises what a consumer has raised."""
-        self._queue.append(self._thread.submit(consume, data))
+    def _flush(self) -> None:
+        # join() returns a single bytes object as it is.
+        self._queue.append(self._thread.submit(self._consume, b"".join(self._gathered)))
+        self._gathered.clear()
+        self._gathered_bytes = 0
         if len(self._queue) > _QUEUED:
             self._queue.popleft().result()
 
@@ -40,36 +45,9 @@ class HashingThread:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with self._thread:
             if kind is None:
-                for stream in self._streams:
-                    stream.flush()
+                self._flush()
                 for each in self._queue:
                     each.result()
-
-
-class Stream:
-    """Gathers one stream of bytes into chunks for a HashingThread."""
-
-    __slots__ = ("_consume", "_gathered", "_gathered_bytes", "_thread")
-
-    def __init__(self, thread: HashingThread, consume: Consumer) -> None:
-        self._thread = thread
-        self._consume = consume
-        self._gathered: list[bytes] = []
-        self._gathered_bytes = 0
-
-    def put(self, data: bytes) -> None:
-        self._gathered.append(data)
-        self._gathered_bytes += len(data)
-        if self._gathered_bytes >= CHUNK_BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        if self._gathered:
-            # join() returns a single bytes object as it is.
-            chunk = b"".join(self._gathered)
-            self._gathered.clear()
-            self._gathered_bytes = 0
-            self._thread.submit(self._consume, chunk)
 
 
 class Cancelled(Exception):

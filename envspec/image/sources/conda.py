@@ -117,7 +117,6 @@ class CondaSource:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    package: CondaPackage
     entry: Entry
     owned: OwnedPath
     real: Path
@@ -142,13 +141,12 @@ def _file_of(package: CondaPackage, path: str, real: Path, digest: str | None) -
     if real.is_symlink():
         target = str(real.readlink())
         entry = Entry(image_path, 0o777, EntryKind.SYMLINK, target=target)
-        return _File(package, entry, OwnedPath(image_path, owner, f"{LINK}{target}"), real, is_module=False)
+        return _File(entry, OwnedPath(image_path, owner, f"{LINK}{target}"), real, is_module=False)
     status = real.stat()
-    entry = Entry(image_path, 0o755 if status.st_mode & 0o100 else 0o644, data=OnDisk(real, status.st_size))
+    data = OnDisk(real, status.st_size)
+    entry = Entry(image_path, 0o755 if status.st_mode & 0o100 else 0o644, data=data)
     is_module = path.endswith(".py") and bool(_LIBRARY.match(path))
-    return _File(
-        package, entry, OwnedPath(image_path, owner, digest or sha256_of(OnDisk(real, status.st_size))), real, is_module
-    )
+    return _File(entry, OwnedPath(image_path, owner, digest or sha256_of(data)), real, is_module)
 
 
 def _conda_meta(package: CondaPackage, meta: dict[str, Any], compiled: Mapping[str, str]) -> bytes:
