@@ -61,7 +61,10 @@ def read_devcontainer(path: Path, imported: Import) -> None:
     text = imported.read(path)
     if len(text) > MAX_CHARACTERS:
         raise Unreadable(f"{imported.shown(path)} has more than {MAX_CHARACTERS >> 10} kB")
-    document = parse_yaml(_as_yaml(text), path, imported, "JSON")
+    # As YAML of the same lines: without comments, trailing commas and tabs; strings by their value, since YAML does not
+    # have all of JSON's escapes.
+    plain = _TOKEN.sub(_as_yaml_token, _COMMENT.sub(_without_comment, text))
+    document = parse_yaml(plain, path, imported, "JSON")
     folder = next((each.parent for each in path.parents if each.name == ".devcontainer"), path.parent)
     workdir = document.get("workspaceFolder").text or f"/workspaces/{folder.resolve().name}"
     shell = Shell(imported, imported.shown(path), folder, workdir=_VARIABLE.sub("", workdir) or "/")
@@ -70,14 +73,6 @@ def read_devcontainer(path: Path, imported: Import) -> None:
     for key, value in document.keys.items():
         reader.read(key, value)
     leave_replaced(imported)
-
-
-def _as_yaml(text: str) -> str:
-    """JSON with comments as YAML of the same lines: without comments, trailing commas and tabs; strings by their value,
-    since YAML does not have all of JSON's escapes.
-    """
-    plain = _COMMENT.sub(_without_comment, text)
-    return _TOKEN.sub(_as_yaml_token, plain)
 
 
 def _without_comment(found: re.Match[str]) -> str:

@@ -584,8 +584,13 @@ def python_versions(imported: Import) -> list[str]:
             versions = SpecifierSet(clue.value)
         except InvalidSpecifier:
             continue
-        found = [each for each in found if each in versions]
+        found = [each for each in found if allows(versions, each.rpartition(".")[0])]
     return found or list(PYTHONS)
+
+
+def allows(bounds: SpecifierSet, series: str) -> bool:
+    """Whether a specifier allows an early or a late patch of a series."""
+    return bounds.contains(f"{series}.0") or bounds.contains(f"{series}.9")
 
 
 def choice(several: list[LockedPackage], pythons: Iterable[str]) -> tuple[LockedPackage, str]:

@@ -14,6 +14,7 @@ from packaging.version import InvalidVersion, Version
 
 from envspec.documents import parse_toml
 from envspec.facts import Facts
+from envspec.importers.python_locks import python_versions
 from envspec.importers.result import Imported
 from envspec.importers.services import services_of
 from envspec.importers.spec_cuda import WITH_CUDA, WITHOUT_CUDA, CudaTable
@@ -286,10 +287,7 @@ class _SpecWriter:
     def _python_in_bounds(self, torch: SpecifierSet) -> str:
         """The preferred series that all sources allow, for which torch has a wheel."""
         clues = [each for each in self._draft.pythons if _is_valid(SpecifierSet, each.value)]
-        allowed = list(PYTHON_SERIES)
-        for clue in clues:
-            allowed = [series for series in allowed if allows(SpecifierSet(clue.value), series)]
-        allowed = allowed or list(PYTHON_SERIES)
+        allowed = [each.rpartition(".")[0] for each in python_versions(self._imported)]
         chosen = allowed[0]
         why = "; ".join(dict.fromkeys(each.why for each in clues)) or "no source names a Python version"
         with_wheels: set[str] = set()
@@ -377,11 +375,6 @@ def _is_valid(read: Callable[[str], object], text: str) -> bool:
     except (BadValue, InvalidSpecifier, InvalidVersion):
         return False
     return True
-
-
-def allows(bounds: SpecifierSet, series: str) -> bool:
-    """Whether a specifier allows an early or a late patch of a series."""
-    return bounds.contains(f"{series}.0") or bounds.contains(f"{series}.9")
 
 
 def _table(name: str, values: Mapping[str, Value], *, is_array: bool = False) -> str:

@@ -36,8 +36,8 @@ from envspec.facts.tables import GpuRow, numeric
 from envspec.facts.torch import NoSuchBuild
 from envspec.importers import known_importer, new_import, sources_in
 from envspec.importers.prefix import is_environment
-from envspec.importers.python_locks import python_versions
-from envspec.importers.spec_text import allows, spec_of
+from envspec.importers.python_locks import allows, python_versions
+from envspec.importers.spec_text import spec_of
 from envspec.importers.types import PYTHON_SERIES, Choices, Clue, DraftRequirement, Import, Source
 from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url
@@ -455,7 +455,9 @@ def _resolver_request(
     names = tuple(str(each.requirement) for each in resolved)
     bounds = [Bound(str(each.requirement)) for each in audit.bounds]
     bounds += map(Bound, torch_bound(audit))
-    bounds += _installed_bounds(audit)
+    # What a base image has, and pip keeps if the requirements allow it.
+    for name, version in audit.draft.versions.items():
+        bounds.append(Bound(f"{name}=={version.partition('+')[0]}", BoundKind.PINNED))
     return TargetRequest(
         PypiRequest(target, names, tuple(bounds)),
         Rules(as_of, tuple(wheel_tags(target)), index, overrides=dict(audit.overrides)),
@@ -493,15 +495,6 @@ def _may_be_solved(audit: Audit, resolved: Sequence[Required]) -> str:
     if any(_PRERELEASES.search(each.text) for each in audit.ledger):
         return "the sources allow pre-releases"
     return ""
-
-
-def _installed_bounds(audit: Audit) -> list[Bound]:
-    """What a base image has, and pip keeps if the requirements allow it."""
-    bounds = []
-    for name, version in audit.draft.versions.items():
-        public = version.partition("+")[0]
-        bounds.append(Bound(f"{name}=={public}", BoundKind.PINNED))
-    return bounds
 
 
 def _skip_versions(audit: Audit, reason: str) -> Audit:

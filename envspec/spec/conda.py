@@ -42,7 +42,13 @@ def read_channel(text: str) -> str:
         _check_address(channel)
     else:
         _check_name(channel)
-    _refuse_subdir(channel)
+    rest, _, last = channel.rpartition("/")
+    if last in _SUBDIRS or last in ("repodata.json", "repodata.json.zst"):
+        whole = channel_without_credentials(rest) or "conda-forge"
+        raise BadValue(
+            f"{_quoted_channel(channel)} names a part of a channel",
+            f"write the channel, {quoted(whole)}: `env.platforms` lists which of its platforms are read",
+        )
     return channel
 
 
@@ -105,16 +111,6 @@ def _check_address(text: str) -> None:
         raise BadValue(
             f"the credentials of {_quoted_channel(text)} have a `$` that begins no variable",
             "write a variable as `${VARIABLE}`, and a dollar of a password as `%24`",
-        )
-
-
-def _refuse_subdir(text: str) -> None:
-    rest, _, last = text.rpartition("/")
-    if last in _SUBDIRS or last in ("repodata.json", "repodata.json.zst"):
-        whole = channel_without_credentials(rest) or "conda-forge"
-        raise BadValue(
-            f"{_quoted_channel(text)} names a part of a channel",
-            f"write the channel, {quoted(whole)}: `env.platforms` lists which of its platforms are read",
         )
 
 

@@ -77,6 +77,7 @@ _EXAMPLES: Final = 'write requirements as PEP 508 does: `"torch==2.9.*"`, `"tran
 #: The local version of a pin.
 _LABEL: Final = re.compile(r"(={2,3}\s*[^\s,;+]+)\+([A-Za-z0-9._-]+)")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_EXTRA_MARKER: Final = re.compile(r"\bextras?\b(?=\s*(?:[=!<>~]|in\b|not\b))|\bin\s+extras\b")
 
 
 class RequirementKind(Enum):
@@ -131,7 +132,11 @@ def read_requirement(text: str) -> Requirement:
     stripped = text.strip()
     _refuse_other_forms(stripped)
     parsed = _parsed(stripped)
-    _refuse_extra_marker(parsed.marker, text)
+    if _EXTRA_MARKER.search(str(parsed.marker or "")):
+        raise BadValue(
+            f"{quoted(text)}: a spec has no extras",
+            "remove the `extra` marker; list the packages, or write a second spec",
+        )
     plain = Requirement(
         text=stripped,
         name=canonicalize_name(parsed.name),
@@ -255,14 +260,6 @@ def is_pep508(text: str) -> bool:
     except (InvalidRequirement, RecursionError):
         return False
     return True
-
-
-def _refuse_extra_marker(marker: Marker | None, text: str) -> None:
-    if marker is not None and re.search(r"\bextras?\b(?=\s*(?:[=!<>~]|in\b|not\b))|\bin\s+extras\b", str(marker)):
-        raise BadValue(
-            f"{quoted(text)}: a spec has no extras",
-            "remove the `extra` marker; list the packages, or write a second spec",
-        )
 
 
 def _from_url(plain: Requirement, address: str) -> Requirement:

@@ -32,9 +32,11 @@ def read_setup_py(folder: Path) -> SetupPy | None:
 
 def _read(tree: ast.Module) -> SetupPy | None:
     assigned = _assigned(tree)
-    call = next((each for each in ast.walk(tree) if isinstance(each, ast.Call) and _is_setup(each.func)), None)
-    if call is None:
+    calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call)]
+    calls = [each for each in calls if "setup" in (getattr(each.func, "attr", ""), getattr(each.func, "id", ""))]
+    if not calls:
         return None
+    call = calls[0]
     given = dict(_keywords(call, assigned))
     name = _value(given.get("name"), assigned)
     requires = _value(given.get("install_requires", ast.List([])), assigned)
@@ -71,10 +73,6 @@ def _of_module(node: ast.AST) -> Iterator[ast.AST]:
         yield child
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
             yield from _of_module(child)
-
-
-def _is_setup(function: ast.expr) -> bool:
-    return "setup" in (getattr(function, "attr", ""), getattr(function, "id", ""))
 
 
 def _keywords(call: ast.Call, assigned: Mapping[str, ast.expr]) -> Iterator[tuple[str, ast.expr]]:
