@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from envspec.credentials import has_login, without_credentials
 from envspec.facts import load_facts
-from envspec.importers.types import Clue, DraftIndex, DraftRequirement, Import, Outcome, Rank, Source
+from envspec.importers.types import Clue, DraftIndex, DraftRequirement, Import, LabelledPin, Outcome, Rank, Source
 from envspec.importers.unsupported import SUPPORTED, note_unsupported
 from envspec.io.http_settings import default_index_url
 from envspec.names import normalised
@@ -186,12 +186,9 @@ def _without_label(requirement: Requirement, by: Source, imported: Import) -> tu
     if clue and url:
         add_cuda(clue, by, imported, f"the build of {requirement.name}", _rank_of(requirement.name))
     note_build(requirement.name, pin, by, imported)
-    if requirement.name in INDEX_FAMILY and "+" in pin:
-        labelled = f"{requirement.name}=={pin}"
-        if not url:
-            imported.draft.labelled.append(Clue(labelled, by, "its label"))
-        elif PYTORCH_PAGES.match(url):
-            imported.draft.labelled.append(Clue(labelled, by, "the name of its wheel"))
+    if requirement.name in INDEX_FAMILY and "+" in pin and (not url or PYTORCH_PAGES.match(url)):
+        version, _, build = pin.partition("+")
+        imported.draft.labelled.append(LabelledPin(requirement.name, version, build, by, bool(url)))
     if not label or requirement.name not in INDEX_FAMILY:
         return requirement, []
     if clue:

@@ -163,6 +163,20 @@ class Locked(NamedTuple):
     is_default: bool
 
 
+@dataclass(frozen=True, slots=True)
+class LabelledPin:
+    """A pin of the torch family with a label: `torch==2.8.0+cu128`. version: without it. is_url: of a wheel's URL."""
+
+    name: str
+    version: str
+    label: str
+    source: Source
+    is_url: bool
+
+    def __str__(self) -> str:
+        return f"{self.name}=={self.version}+{self.label}"
+
+
 @dataclass(slots=True)
 class Draft:
     """What a spec is written from. Importers add and replace; the writer of the spec decides."""
@@ -187,8 +201,8 @@ class Draft:
     conda_versions: dict[str, str] = field(default_factory=dict)
     #: Of `versions`, those that do not count everywhere.
     locked: dict[str, Locked] = field(default_factory=dict)
-    #: Pins of the torch family with a label, of requirements and of URLs of PyTorch's: `torch==2.8.0+cu128`.
-    labelled: list[Clue] = field(default_factory=list)
+    #: Of requirements and of URLs of PyTorch's.
+    labelled: list[LabelledPin] = field(default_factory=list)
     #: In place of the default one, and folders of wheels.
     unread_indexes: list[str] = field(default_factory=list)
     #: `12.4`, or CPU; by rank.

@@ -10,7 +10,7 @@ from envspec.base_image.cuda import FLAVOR_LIBRARIES, LIBRARIES, PackageSource
 from envspec.diagnostics.audit.types import FROM, Audit, Finding, InstalledTorch, Rule, Severity, Taken
 from envspec.facts.gpu import has_wheel
 from envspec.facts.tables import FactRow, ImageRow, TorchRelease, matching_rows, rows_with
-from envspec.importers.types import Clue, Source
+from envspec.importers.types import Clue, LabelledPin, Source
 from envspec.models import CudaVersion
 from envspec.origins import PYTORCH_INDEX, PYTORCH_PAGES
 from envspec.spec.conda import name_of
@@ -82,39 +82,10 @@ def named_indexes(audit: Audit) -> list[PytorchIndex]:
     return found
 
 
-class Labelled(NamedTuple):
-    """A pin of the torch family with a label. version: without it."""
-
-    name: str
-    version: str
-    label: str
-    source: Source
-    is_url: bool
-
-    def __str__(self) -> str:
-        return f"{self.name}=={self.version}+{self.label}"
-
-
-def labelled(audit: Audit) -> Iterator[Labelled]:
-    """The pins with a label in all lines."""
-    for each in audit.draft.labelled:
-        name, _, version = each.value.partition("==")
-        public, _, label = version.partition("+")
-        yield Labelled(name, public, label, each.source, _names_url(audit, each.source, name))
-
-
-def _names_url(audit: Audit, line: Source, name: str = "") -> bool:
-    """Whether a line requires a file by its URL. name: of a certain package."""
-    for each in audit.required:
-        if each.source == line and each.requirement.url is not None and name in ("", each.name):
-            return True
-    return False
-
-
 def labels(audit: Audit) -> Iterator[Finding]:
     """Labels: builds that were never published, and indexes that have the others."""
     variants = {index.variant for index in pytorch_indexes(audit)}
-    for each in labelled(audit):
+    for each in audit.draft.labelled:
         row = _torch_of(audit, each)
         has_origin = each.is_url or each.source.file.endswith(_COG)
         if audit.has_other_index(each.name) or not _VARIANT.fullmatch(each.label):
@@ -130,7 +101,7 @@ def labels(audit: Audit) -> Iterator[Finding]:
             yield Finding(LABEL, each.source, what, why, fact, todo)
 
 
-def _torch_of(audit: Audit, pin: Labelled) -> TorchRelease | None:
+def _torch_of(audit: Audit, pin: LabelledPin) -> TorchRelease | None:
     """The release of torch of which a build is named; None if it is not known."""
     if pin.name == "torch":
         return audit.facts.torch_release(pin.version)
@@ -140,7 +111,7 @@ def _torch_of(audit: Audit, pin: Labelled) -> TorchRelease | None:
     return None
 
 
-def _never_published(audit: Audit, pin: Labelled, row: TorchRelease) -> Finding:
+def _never_published(audit: Audit, pin: LabelledPin, row: TorchRelease) -> Finding:
     default = audit.default_of(row)
     todo = f"write `{pin.name}=={pin.version}`"
     if _VARIANT.fullmatch(default):
@@ -170,7 +141,8 @@ def builds(audit: Audit) -> Iterator[Finding]:
         if cuda is None or cuda == torch.cuda or clue.source in reported:
             continue
         # CUDA runs what was built for another minor version of it.
-        if cuda.major == torch.cuda.major and _names_url(audit, clue.source):
+        is_url = any(each.source == clue.source and each.requirement.url is not None for each in audit.required)
+        if cuda.major == torch.cuda.major and is_url:
             continue
         what = f"installers choose {torch}, and {clue.source} names CUDA {cuda}"
         why = f"the default index has torch {torch.row.version} for CUDA {torch.cuda} alone"
@@ -205,7 +177,7 @@ def _cuda(clue: Clue) -> CudaVersion | None:
 def indexes(audit: Audit) -> Iterator[Finding]:
     """An index of PyTorch's beside the default one, where the choice between both changes the build."""
     bound = audit.bound("torch")
-    if bound is None or any(each.name == "torch" for each in labelled(audit)) or audit.has_other_index("torch"):
+    if bound is None or any(each.name == "torch" for each in audit.draft.labelled) or audit.has_other_index("torch"):
         return
     platform, series = audit.target.platform, audit.target.python.series
     matching = [row for row in matching_rows(audit.facts.torch, bound) if has_wheel(row, platform, series)]

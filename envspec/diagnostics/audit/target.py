@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from envspec.diagnostics.audit.cuda import labelled, pytorch_indexes
+from envspec.diagnostics.audit.cuda import pytorch_indexes
 from envspec.diagnostics.audit.index import accepts_python
 from envspec.diagnostics.audit.types import Audit, InstalledTorch, Required
 from envspec.facts.tables import TorchRelease, pep440
@@ -125,7 +125,7 @@ def _label(audit: Audit, version: str) -> str:
     for named in (version, audit.draft.versions.get("torch", "")):
         if "+" in named:
             return named.partition("+")[2]
-    for pin in labelled(audit):
+    for pin in audit.draft.labelled:
         if pin.name == "torch":
             return pin.label
     return ""
