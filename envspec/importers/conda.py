@@ -55,8 +55,7 @@ def read_environment(path: Path, imported: Import) -> None:
     if not {"dependencies", "channels"} & top.keys.keys():
         raise Unreadable(f"{file} is not an environment of conda: it has no `dependencies`")
     # Requirements depend on channels and platforms.
-    first = [key for key in ("name", *_LISTS) if key in top.keys]
-    for key in dict.fromkeys((*first, *top.keys)):
+    for key in filter(top.keys.get, dict.fromkeys(("name", *_LISTS, *top.keys))):
         value = top.keys[key]
         source = Source(file, value.line)
         if key == "name":

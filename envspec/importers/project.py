@@ -244,11 +244,12 @@ class Project:
 
     def _own_sources(self, name: str, extra: str, group: str) -> list[Mapping[str, Any]]:
         """The rows of [tool.uv.sources] for a normalised name in the list of an extra or a group."""
+        found = []
         for key, value in self.file.table("tool", "uv", "sources").items():
-            if normalised(key) == name:
-                rows = [each for each in several_of(value) if isinstance(each, Mapping)]
-                return [each for each in rows if _is_of(each, extra, group)]
-        return []
+            for each in several_of(value):
+                if normalised(key) == name and isinstance(each, Mapping) and _is_of(each, extra, group):
+                    found.append(each)
+        return found
 
     def _sources_of_poetry(self, name: str) -> Iterator[Mapping[str, Any]]:
         """Of Poetry 2, if [project] has the requirement: tables that say where it comes from."""

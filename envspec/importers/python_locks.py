@@ -101,10 +101,10 @@ def read_uv_lock(
         for table, by in file.tables("package"):
             if _is_root(table_of(table, "source")):
                 _requires_dist(table, by, path.parent, imported)
-    projects = [member]
-    if not member:
-        tables = [table for table, _ in file.tables("package") if _is_root(table_of(table, "source"))]
-        projects = [text_of(table, "name") for table in tables]
+    projects = [member] if member else []
+    for table, _ in file.tables("package"):
+        if not member and _is_root(table_of(table, "source")):
+            projects.append(text_of(table, "name"))
     exclusive = _exclusive_extras({**members, **dict.fromkeys(projects, extras)}, projects, groups)
     packages = _packages(file, lambda table, by: _uv_package(table, by, imported, exclusive))
     if not projects:

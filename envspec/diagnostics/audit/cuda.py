@@ -292,8 +292,13 @@ def _compiler(audit: Audit, release: str, source: Source) -> Iterator[Finding]:
 def compiled_extensions(audit: Audit) -> list[str]:
     """Extensions of torch that installers compile: from git, or for which they choose an sdist."""
     sources = (RequirementKind.GIT, RequirementKind.SDIST_URL)
-    names = [each.name for each in audit.required if each.requirement.kind in sources]
-    names += [each.name for each in (audit.taken or {}).values() if each.is_sdist]
+    names = []
+    for required in audit.required:
+        if required.requirement.kind in sources:
+            names.append(required.name)
+    for taken in (audit.taken or {}).values():
+        if taken.is_sdist:
+            names.append(taken.name)
     compiled: list[str] = []
     for name in dict.fromkeys(names):
         row = audit.facts.extension(name)
