@@ -170,7 +170,8 @@ class PythonLayers:
             await link([package], {package.sha256: archive}, into, context.environ, lambda _done, _total: None)
 
         series = ".".join(package.version.split(".")[:2])
-        return PythonBuild(context.cache, package.sha256, f"bin/python{series}", lambda: self._fetch(download), unpack)
+        folder = context.cache / "pythons" / package.sha256
+        return PythonBuild(folder, f"bin/python{series}", lambda: self._fetch(download), unpack)
 
 
 def conda_layer_budget(resolution: Resolution, most: int) -> int:

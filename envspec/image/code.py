@@ -18,7 +18,7 @@ from typing import Final
 from envspec.errors import UsageError
 from envspec.image.layers.types import Entry, EntryKind, InMemory
 from envspec.image.services import in_order, key_of, owner_of, workdir_path
-from envspec.io.archives import path_problem
+from envspec.io.archives import parents_of, path_problem
 from envspec.io.files import project_files, read_untrusted, tree_sha256
 from envspec.models import EDITABLE, WHEEL, Lock
 from envspec.names import normalised
@@ -122,7 +122,7 @@ def read_code(lock: Lock) -> CodeSource | None:
     _check_links(found)
     folders = {workdir}
     for path in found:
-        folders.update(_between(workdir, path))
+        folders.update(folder for folder in parents_of(path) if folder.startswith(f"{workdir}/"))
     entries = {each: Entry(each, 0o755, EntryKind.FOLDER, uid=owner[0], gid=owner[1]) for each in folders} | found
     return CodeSource(f"code of {lock.name}: {', '.join(paths)}", tuple(in_order(entries.values())))
 
@@ -279,9 +279,3 @@ def _check_links(found: dict[str, Entry]) -> None:
                 f"[image] copy: the link {path} leads to {entry.target!r}, which is not copied",
                 hint="copy what it leads to as well, by a relative link, or remove the link",
             )
-
-
-def _between(workdir: str, path: str) -> Iterator[str]:
-    """The folders between the working folder and a path."""
-    while (path := posixpath.dirname(path)) != workdir:
-        yield path

@@ -356,28 +356,23 @@ def _inside(archive: Path, name: str, link: tarfile.TarInfo | None = None) -> st
 
 @dataclass(frozen=True, slots=True)
 class PythonBuild:
-    """A Python that can be fetched. sha256: of its archive. program: its interpreter, below `folder`.
+    """A Python that can be fetched. folder: in the cache, by its archive's SHA-256. program: its interpreter, below it.
 
     unpack: unpacks the archive into an empty folder. is_known: listed in envspec's own data, not only in a lock.
     """
 
-    cache: Path
-    sha256: str
+    folder: Path
     program: str
     fetch: Callable[[], Awaitable[Path]]
     unpack: Callable[[Path, Path], Awaitable[None]]
     is_known: bool = False
-
-    @property
-    def folder(self) -> Path:
-        return self.cache / "pythons" / self.sha256
 
 
 def standalone_build(
     cache: Path, series: str, sha256: str, fetch: Callable[[], Awaitable[Path]], *, is_known: bool
 ) -> PythonBuild:
     """A standalone build, by its archive's hash."""
-    return PythonBuild(cache, sha256, f"{TOP}/bin/python{series}", fetch, _unpack_in_thread, is_known)
+    return PythonBuild(cache / "pythons" / sha256, f"{TOP}/bin/python{series}", fetch, _unpack_in_thread, is_known)
 
 
 async def unpacked_build(build: PythonBuild) -> Path:
@@ -390,8 +385,8 @@ async def unpacked_build(build: PythonBuild) -> Path:
     if not (target / build.program).exists():
         archive = await build.fetch()
         with as_cache_error(target.parent), contextlib.ExitStack() as undo:
-            partial = target.with_name(f"{build.sha256}.partial")
-            lock = target.with_name(f"{build.sha256}.lock")
+            partial = target.with_name(f"{target.name}.partial")
+            lock = target.with_name(f"{target.name}.lock")
             undo.callback(os.close, await lock_file(lock))
             undo.callback(lock.unlink)
             undo.callback(shutil.rmtree, partial, ignore_errors=True)

@@ -11,7 +11,7 @@ import posixpath
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envspec.image.layers.types import Entry, EntryKind
@@ -44,7 +44,7 @@ def locked(path: Path, *, direct_url: str | None = None) -> LockedWheel:
 def scheme_of_pip(prefix: str = "env") -> Scheme:
     """Where the pip of the tests puts things: headers apart, as in each virtual environment."""
     made = Scheme.of_venv(SERIES, prefix) if sys.prefix != sys.base_prefix else Scheme.of(SERIES, prefix)
-    return Scheme(made.series, made.library, made.scripts, made.data, made.headers, sys.executable)
+    return replace(made, interpreter=sys.executable)
 
 
 def tree_of(entries: Iterable[Entry]) -> dict[str, Found]:
