@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import sys
 import threading
@@ -118,7 +119,10 @@ def read_machine(driver_file: Path = DRIVER_FILE, nvml: Callable[[], NvmlReading
         UnfitMachine: envspec does not lock for its system or processor.
     """
     reading = nvml()
-    driver = reading.driver or module_version(driver_file) or None
+    driver = reading.driver
+    if driver is None:
+        with contextlib.suppress(OSError):
+            driver = module_version(driver_file.read_text(encoding="utf-8", errors="replace"))
     return Machine(this_platform(), driver, reading.gpus, reading.problem)
 
 

@@ -306,7 +306,8 @@ def _without_plugins() -> Iterator[None]:
     try:
         yield
     finally:
-        del os.environ[variable]
+        # Another thread may have removed it.
+        os.environ.pop(variable, None)
         if before is not None:
             os.environ[variable] = before
 
