@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,6 +68,7 @@ class Job:
         return self.file, self.name
 
 
+@cache
 def document(file: str) -> dict[str, Any]:
     """A file below .github. YAML 1.1 takes the key `on` for true; it is given back as `on`."""
     read: dict[Any, Any] = yaml.safe_load((GITHUB / file).read_text(encoding="utf-8"))
@@ -77,12 +79,11 @@ def workflow_files() -> list[str]:
     return sorted(f"workflows/{path.name}" for path in (GITHUB / "workflows").iterdir())
 
 
-def jobs() -> Iterator[Job]:
+@cache
+def jobs() -> tuple[Job, ...]:
     """Every job of every workflow, and the action."""
-    for file in workflow_files():
-        for name, row in document(file)["jobs"].items():
-            yield _job(file, name, row)
-    yield _job(ACTION, "runs", document(ACTION)["runs"])
+    found = [_job(file, name, row) for file in workflow_files() for name, row in document(file)["jobs"].items()]
+    return (*found, _job(ACTION, "runs", document(ACTION)["runs"]))
 
 
 def job(file: str, name: str) -> Job:
