@@ -26,8 +26,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import IO, Any, Final
 
-from packaging.version import Version
-
 from envspec.facts.tables import pep440
 from envspec.io.archives import MAX_METADATA_BYTES, bounded_members, bounded_tar, path_problem
 from envspec.models import Unbuilt, WrongRow
@@ -535,7 +533,8 @@ def _read(content: bytes, filename: str, name: str, version: str) -> tuple[bytes
         if field == "name":
             is_same = normalised(value) == name
         else:
-            is_same = value == version or pep440(value) == Version(version)
+            read = pep440(value)
+            is_same = value == version or (read is not None and read == pep440(version))
         if not is_same:
             raise BadSdist(f"the PKG-INFO of its sdist has another {field}: {value!r}")
     return info, files
