@@ -80,7 +80,7 @@ def _why_not_included(project: Project, name: str, value: Any, group: str) -> st
 def _read_item(project: Project, name: str, value: Any, path: KeyPath) -> None:
     """A requirement, or several with markers of their own."""
     for at, item in enumerate(several_of(value)):
-        place = (*path, at) if isinstance(value, list) else path
+        place = (*path, at)
         written = f"{name} = {written_value(item)}"
         marker = without_extras(text_of(item, "markers"), project.extras)
         if marker is None:

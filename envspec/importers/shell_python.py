@@ -277,10 +277,7 @@ def _has_build(package: str) -> bool:
 
 def read_setup_py(shell: Shell, command: Command) -> None:
     """`python setup.py install`, `develop`."""
-    if "develop" in command.words:
-        _read_local(shell, command, ".", "-e ")
-    else:
-        _read_local(shell, command, ".", "")
+    _read_local(shell, command, ".", "-e " if "develop" in command.words else "")
 
 
 #: Program -> its files of a project: the one that declares, and the lock.

@@ -32,8 +32,8 @@ WITHOUT_CUDA: Final = f"\n# [cuda]\n{_KEYS}"
 _OF_CONDA: Final = re.compile(r"(py)?torch.*|libtorch|cuda.*|tensorflow.*|jax.*|cupy|.*cudnn|nvidia-.*")
 
 
-class CudaTable:
-    """The table of one draft. decisions: made by `values`, each with its reason."""
+class TableWriter:
+    """Writes tables of the spec of one draft. decisions: that were made, each with its reason."""
 
     def __init__(self, imported: Import, choices: Choices, facts: Facts) -> None:
         self._imported = imported
@@ -41,6 +41,14 @@ class CudaTable:
         self._choices = choices
         self._facts = facts
         self.decisions: list[SpecDecision] = []
+
+    def _decide(self, what: str, value: str, why: str, source: str = "") -> str:
+        self.decisions.append(SpecDecision(what, value, why, source))
+        return value
+
+
+class CudaTable(TableWriter):
+    """[cuda]."""
 
     def values(self, torch: SpecifierSet, dependencies: Sequence[str]) -> Mapping[str, Value] | str:
         """The values, or the text of a table without any. torch: the versions that the sources allow."""
@@ -69,10 +77,6 @@ class CudaTable:
         if not draft.cudas:
             self._decide("cuda", "as torch's wheels require", "no source names GPUs, a driver or a CUDA version")
         return WITH_CUDA
-
-    def _decide(self, what: str, value: str, why: str, source: str = "") -> str:
-        self.decisions.append(SpecDecision(what, value, why, source))
-        return value
 
     def _first(self, what: str, clues: Sequence[Clue]) -> str:
         if not clues:

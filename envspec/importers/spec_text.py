@@ -17,21 +17,19 @@ from envspec.facts import Facts
 from envspec.importers.python_locks import python_versions
 from envspec.importers.result import Imported
 from envspec.importers.services import services_of
-from envspec.importers.spec_cuda import WITH_CUDA, WITHOUT_CUDA, CudaTable
+from envspec.importers.spec_cuda import WITH_CUDA, WITHOUT_CUDA, CudaTable, TableWriter
 from envspec.importers.spec_lines import Overrides, is_implied
 from envspec.importers.types import (
     CPU,
     PYTHON_SERIES,
     Choices,
     Clue,
-    Draft,
     DraftIndex,
     DraftRequirement,
     Import,
     LedgerEntry,
     Outcome,
     Source,
-    SpecDecision,
 )
 from envspec.lockfile.toml_writer import Value, bare_key, string
 from envspec.models import Platform
@@ -91,15 +89,11 @@ def _note(ledger: list[LedgerEntry], source: Source, note: str) -> None:
             return
 
 
-class _SpecWriter:
+class _SpecWriter(TableWriter):
     def __init__(self, imported: Import, choices: Choices, facts: Facts, folder: Path, now: datetime) -> None:
-        self._imported = imported
-        self._draft: Draft = imported.draft
-        self._choices = choices
-        self._facts = facts
+        super().__init__(imported, choices, facts)
         self._folder = folder.resolve()
         self._now = now
-        self.decisions: list[SpecDecision] = []
         self.name = env_name(choices.name or self._draft.name or imported.root.resolve().name)
 
     def tables(self) -> Iterator[str]:
@@ -163,10 +157,6 @@ class _SpecWriter:
         values = cuda.values(torch, dependencies)
         self.decisions += cuda.decisions
         return values if isinstance(values, str) else _table("cuda", values)
-
-    def _decide(self, what: str, value: str, why: str, source: str = "") -> str:
-        self.decisions.append(SpecDecision(what, value, why, source))
-        return value
 
     def _read(
         self, lines: Iterable[DraftRequirement], read: Callable[[str], Requirement]

@@ -8,8 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from envspec import documents
 from envspec.documents import list_of, table_of
-from envspec.importers.types import Import, Source
+from envspec.importers.types import Import, Source, Unreadable
 from envspec.spec.positions import Positions, positions_of
 
 
@@ -17,14 +18,17 @@ class TomlFile:
     """A TOML file, parsed. shown: its path as messages name it.
 
     Raises:
-        Unreadable: as `Import.read_toml`.
+        Unreadable: as `Import.read`; it is not TOML.
     """
 
     def __init__(self, path: Path, imported: Import) -> None:
         self.path = path
         self.shown = imported.shown(path)
-        self.data: Mapping[str, Any] = imported.read_toml(path)
         self._text = imported.read(path)
+        try:
+            self.data: Mapping[str, Any] = documents.parse_toml(self._text)
+        except ValueError as error:
+            raise Unreadable(f"{self.shown} is not valid TOML: {error}") from None
 
     @cached_property
     def _positions(self) -> Positions:

@@ -11,7 +11,6 @@ from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from envspec import documents
 from envspec.credentials import shown
 from envspec.errors import UsageError
 from envspec.escaping import cut
@@ -329,17 +328,6 @@ class Import:
             return content.decode(encoding)
         except UnicodeDecodeError as error:
             raise Unreadable(f"{self.shown(path)} is not UTF-8 (byte {error.start})") from None
-
-    def read_toml(self, path: Path) -> dict[str, object]:
-        """A TOML file, parsed.
-
-        Raises:
-            Unreadable: as `read`; it is not TOML.
-        """
-        try:
-            return documents.parse_toml(self.read(path))
-        except ValueError as error:
-            raise Unreadable(f"{self.shown(path)} is not valid TOML: {error}") from None
 
     def include(self, path: Path, by: Source, text: str, importer: Importer | None = None) -> None:
         """Import a file that a line of another one names; each file once.

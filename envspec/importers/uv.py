@@ -157,9 +157,7 @@ def read_sources(project: Project) -> None:
     lock = (project.workspace or project).file.path.with_name("uv.lock")
     for name, value in project.file.table("tool", "uv", "sources").items():
         for at, source in enumerate(several_of(value)):
-            path: KeyPath = ("tool", "uv", "sources", name)
-            if isinstance(value, list):
-                path = (*path, at)
+            path: KeyPath = ("tool", "uv", "sources", name, at)
             written = f"{name} = {written_value(source)}"
             is_used = any(each is source for each in project.used.get(normalised(name), []))
             project.note(path, written, _source_reason(project, name, source, is_used=is_used))
