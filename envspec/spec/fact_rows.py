@@ -222,22 +222,13 @@ _TABLES: Final[Mapping[str, tuple[type[FactRow], str]]] = {
 }
 
 
-class _Tables(NoFacts):
-    def tables(self) -> dict[str, list[dict[str, Any]]]:
-        tables = {}
-        for table in type(self).model_fields:
-            if rows := getattr(self, table):
-                tables[table] = [row.model_dump(exclude_unset=True) for row in rows]
-        return tables
-
-
 _LISTS: Final[dict[str, Any]] = {
     table: (f.ListOf[_row_model(kind)], Field(default=(), description=description))  # type: ignore[misc]
     for table, (kind, description) in _TABLES.items()
 }
 AddedFacts: Final = create_model(
     "AddedFacts",
-    __base__=_Tables,
+    __base__=NoFacts,
     __doc__="Rows that extend envspec's own data, each with its source.",
     **_LISTS,
 )

@@ -27,7 +27,11 @@ class NoFacts(Section):
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         """The rows as `envspec.facts.load_facts` takes them."""
-        return {}
+        tables = {}
+        for table in type(self).model_fields:
+            if rows := getattr(self, table):
+                tables[table] = [row.model_dump(exclude_unset=True) for row in rows]
+        return tables
 
 
 class PythonSource(Enum):
