@@ -51,7 +51,8 @@ def main(arguments: Sequence[str], version: str, program: str = "envspec-conform
 def _node(options: argparse.Namespace) -> int:
     # What NVML leaves behind is below this process, and ended with it.
     adopt_orphans()
-    status, line = node(options.node_receipt, options.max_age and datetime.timedelta(days=options.max_age))
+    most_age = None if options.max_age is None else datetime.timedelta(days=options.max_age)
+    status, line = node(options.node_receipt, most_age)
     print(f"{_NODE[status]}: {line}")
     return status
 

@@ -55,7 +55,7 @@ def node(receipt: Path | None, most_age: timedelta | None) -> tuple[int, str]:
     texts = odd[:_REASONS]
     if found:
         age = datetime.now(timezone.utc) - _time(found["made_at"])
-        if most_age and age > most_age:
+        if most_age is not None and age > most_age:
             return UNKNOWN, f"the receipt is {_text(age)} old: run the suite on this node again"
         texts.append(f"receipt of {_text(age)} ago")
     return WARNING if odd else OK, "; ".join([*texts, *notes])
@@ -93,10 +93,12 @@ def _recorded(path: Path, receipt: Mapping[str, Any]) -> tuple[list[str], list[s
 
     If the nodes were compared, that decides: what fails on all of them is no fault of this one.
     """
-    node = path if path.is_dir() else path.parent
+    node = path.resolve()
+    if not node.is_dir():
+        node = node.parent
     try:
         for each in _read(node.parent / _FLEET)["nodes"]:
-            if each["name"] == node.resolve().name:
+            if each["name"] == node.name:
                 reasons = [str(reason) for reason in each["reasons"]]
                 return {"drain": (reasons, []), "watch": ([], reasons)}.get(each["verdict"], ([], []))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -53,12 +53,13 @@ class PinnedPackage:
 def pins(name: str, installed: Mapping[str, Distribution]) -> list[PinnedPackage]:
     """The releases of NVIDIA's packages that an installed package requires, also through their metapackage."""
     found: dict[str, PinnedPackage] = {}
-    queue, seen = [(name, frozenset[str]())], set[str]()
+    queue = [(name, frozenset[str]())]
+    seen: set[tuple[str, frozenset[str]]] = set()
     while queue:
         current, extras = queue.pop()
-        if current in seen or current not in installed:
+        if (current, extras) in seen or current not in installed:
             continue
-        seen.add(current)
+        seen.add((current, extras))
         for line in _requires(installed[current]):
             match = _REQUIREMENT.fullmatch(line)
             if not match or not _applies(match["marker"] or "", extras):

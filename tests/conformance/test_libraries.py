@@ -112,7 +112,8 @@ def test_pins_are_torchs_own_for_this_machine_and_through_the_metapackage(tmp_pa
             'nvidia-cufft-cu12==11.3; platform_system == "Windows"',
             'nvidia-nvshmem-cu12>=3.3; platform_system == "Linux"',
             'nvidia-new-cu12==1; newest_marker == "x"',
-            'cuda-toolkit[cublas,nvrtc]==13.0.*; platform_system == "Linux"',
+            'cuda-toolkit[cublas]==13.0.*; platform_system == "Linux"',
+            'cuda-toolkit[nvrtc]==13.0.*; platform_system == "Linux"',
             'numpy==2.0; extra == "opt"',
         ],
         cuda_toolkit=[

@@ -110,6 +110,15 @@ def test_the_comparison_of_the_nodes_decides(node: Node, tmp_path: Path) -> None
     assert node(folder)[0] == 2
 
 
+def test_the_comparison_is_beside_a_folder_without_a_name(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = written(tmp_path / "node1")
+    compared(folder, "drain", "lost")
+    monkeypatch.chdir(folder)
+    assert node(".") == node("receipt.json") == (2, "CRITICAL: lost")
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"made_at": 3}', '{"made_at": "yesterday"}', "[" * 99_999])
 def test_without_a_receipt_nothing_is_known(node: Node, tmp_path: Path, text: str) -> None:
     assert node(tmp_path / "none")[0] == 3
@@ -123,7 +132,7 @@ def test_without_a_receipt_nothing_is_known(node: Node, tmp_path: Path, text: st
 def test_an_old_receipt_says_little(node: Node, tmp_path: Path) -> None:
     made_at = (datetime.now(timezone.utc) - timedelta(days=8)).isoformat()
     folder = written(tmp_path / "node1", made_at=made_at)
-    assert node(folder, "--max-age", "7")[0] == 3
+    assert node(folder, "--max-age", "7")[0] == node(folder, "--max-age", "0")[0] == 3
     assert node(folder) == (0, "OK: receipt of 8 days ago; 2 GPUs without a fault")
 
 
