@@ -63,7 +63,6 @@ ROW = {
     "upload-time": "2024-01-01T00:00:00Z",
 }
 RANGED = Dialect(metadata=MetadataFiles.NONE)
-BARE = Dialect(pages=Pages.HTML, compression=Compression.NONE)
 SIZELESS = Dialect(pages=Pages.HTML)
 WHOLE = replace(RANGED, ranges=Ranges.IGNORED)
 
@@ -223,52 +222,17 @@ CASES: dict[str, Case] = {
         Corrupt(), "the page of app", "cannot be read", dialect=replace(FRIENDLY, compression=Compression.NONE)
     ),
     "page-without-links": network(html("<html><body>Back in an hour</body></html>"), "lists no file"),
-    "page-without-links-below": network(
-        html("<html><body>Back in an hour</body></html>"), "the page of base", "lists no file", path="/simple/base/"
-    ),
     "page-without-links-not-to-store": network(
         Body(b"<html><body>Log in</body></html>", "text/html", {"Cache-Control": "no-store"}), "lists no file"
     ),
     "page-of-a-project-without-releases": Case(4, ("index default has no release of app",), on(APP_PAGE, page())),
-    "page-of-a-project-without-releases-html": Case(
-        4,
-        ("index default has no release of app",),
-        on(
-            APP_PAGE, html('<html><head><meta name="pypi:repository-version" content="1.1"></head><body></body></html>')
-        ),
-    ),
-    "page-is-empty": network(html(""), "the page of app", "cannot be read"),
-    "page-is-binary": network(Body(bytes(range(256)), "text/html"), "cannot be read"),
     "page-is-not-json": network(Body(b'{"files": [', JSON_TYPE), "cannot be read"),
-    "page-is-a-list": network(Body(b"[]", JSON_TYPE), "cannot be read"),
-    "page-without-files": network(Body(b'{"meta": {"api-version": "1.0"}}', JSON_TYPE), "cannot be read"),
-    "page-of-version-2": network(page(meta={"api-version": "2.0"}), "index API version 2.0"),
-    "page-cut-short-html": network(
-        Truncate(500), "the page of app", "cannot be read: it ends in the middle", dialect=BARE
-    ),
     "page-cut-short-gzip": network(Truncate(300), "ended early", dialect=Dialect(pages=Pages.HTML)),
-    "page-cut-between-links": network(
-        html('<!DOCTYPE html><html><body><a href="app-0.9-py3-none-any.whl">app-0.9-py3-none-any.whl</a><br/>'),
-        "the page of app",
-        "cannot be read",
-    ),
-    "page-cut-short-json": network(
-        Truncate(300), "cannot be read", dialect=replace(FRIENDLY, compression=Compression.NONE)
-    ),
     "page-cut-short-json-gzip": network(Truncate(300), "ended early"),
-    "row-is-a-number": network(page(1), "cannot be read"),
-    "row-without-name": network(page({"url": "x"}), "cannot be read"),
-    "row-without-url": network(page({k: v for k, v in ROW.items() if k != "url"}), "cannot be read"),
-    "row-with-null-url": network(page({**ROW, "url": None}), "cannot be read"),
-    "row-with-a-hash-that-is-none": network(page({**ROW, "hashes": {"sha256": "abc"}}), "cannot be read"),
-    "row-with-a-time-that-is-none": network(page({**ROW, "upload-time": "yesterday"}), "cannot be read"),
-    "row-with-a-size-that-is-text": network(page({**ROW, "size": "970 bytes"}), "cannot be read"),
-    "row-with-an-odd-url": network(page({**ROW, "url": "http://[bad/"}), "cannot be read"),
     "row-of-another-scheme": network(page({**ROW, "url": "file:///etc/passwd"}), "file"),
     "page-of-another-project": Case(
         4, ("app",), on(APP_PAGE, page({**ROW, "filename": "other-1.0.0-py3-none-any.whl"}))
     ),
-    "page-is-a-login": network(html('<html><body><a href="/login">Log in</a></body></html>'), "lists no file"),
     "undated": Case(5, ("index default gives no upload times for app",), dialect=PLAIN),
     "undated-json": Case(5, ("index default gives no upload times",), dialect=replace(FRIENDLY, times=Times.HIDDEN)),
     # what no resolver has to find out

@@ -123,6 +123,38 @@ def test_a_row_of_another_form_is_refused_or_read_as_what_it_says(key: str, valu
     assert read.metadata_sha256 is None or isinstance(read.metadata_sha256, str)
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        1,
+        {"url": NAME},
+        {"filename": NAME},
+        {**ROW, "url": None},
+        {**ROW, "hashes": {"sha256": "abc"}},
+        {**ROW, "upload-time": "yesterday"},
+        {**ROW, "size": "970 bytes"},
+        {**ROW, "url": "http://[bad/"},
+        {**ROW, "url": "file:///etc/passwd"},
+    ],
+)
+def test_a_row_that_no_lock_may_have_is_refused(row: object) -> None:
+    body = json.dumps({"meta": {"api-version": "1.1"}, "name": "lib", "files": [row]}).encode()
+    with pytest.raises(BadPage):
+        parse_page(body, "application/json", URL).file(0)
+
+
+@pytest.mark.parametrize("body", [b"[]", b'{"meta": {"api-version": "1.0"}}', b'{"files": ['])
+def test_json_that_is_no_page_is_refused(body: bytes) -> None:
+    with pytest.raises(BadPage):
+        parse_page(body, "application/json", URL)
+
+
+@pytest.mark.parametrize("body", [b"", bytes(range(256)), b'<html><body><a href="lib-1.0.whl">lib-1.0.whl</a><br/>'])
+def test_html_that_is_no_page_is_refused(body: bytes) -> None:
+    with pytest.raises(BadPage):
+        parse_page(body, "text/html", URL)
+
+
 @given(st.lists(files(), min_size=1, max_size=4), st.sampled_from([Pages.HTML, Pages.JSON]), st.data())
 def test_a_page_that_is_cut_short_is_refused(project: list[File], form: Pages, data: st.DataObject) -> None:
     kind, body = pages.project_page("lib", project, Dialect(pages=form), "", ROOT)
