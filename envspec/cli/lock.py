@@ -22,7 +22,7 @@ from envspec.errors import EnvspecError, StaleLock, UsageError
 from envspec.resolve import RESOLVERS, SOLVERS
 
 if TYPE_CHECKING:
-    from envspec.context import Context, Reporter
+    from envspec.context import Context
     from envspec.lockfile.check import StaleReason
     from envspec.operations.lock_state import Compiled, LockRequest
 
@@ -237,12 +237,7 @@ def lock_together(requests: Sequence[LockRequest], chosen: Mapping[str, Any], co
     from envspec.operations.lock.all import compile_all, write_all
     from envspec.operations.lock_state import Compiled
 
-    @contextmanager
-    def running(request: LockRequest) -> Iterator[Context]:
-        with TerminalReporter(_label(request)) as reporter:
-            yield _context(chosen, reporter)
-
-    found = compile_all(requests, running, cached=not chosen["dry_run"])
+    found = compile_all(requests, partial(_running, chosen), cached=not chosen["dry_run"])
     made = [each for each in found if isinstance(each, Compiled)]
     errors = _errors_in(found)
     previews: list[Done] = []
@@ -320,29 +315,14 @@ def directory_of(path: Path, output: Path | None, count: int) -> Path:
 
 def _check(request: LockRequest) -> Done:
     """Check a lock without a network, and print why it is stale."""
-    reasons = _stale(request)
+    reasons, done = _stale(request)
     if not reasons:
         output.info(f"{request.directory}: up to date")
-    return _stale_done(reasons, request.spec_path)
+    return done
 
 
-def _stale_done(reasons: Sequence[StaleReason], path: Path) -> Done:
-    found, exit_code = [], 0
-    for reason in reasons:
-        exit_code = StaleLock.exit_code
-        found.append(
-            {
-                "why": reason.why.value,
-                "code": reason.why.code,
-                "text": reason.text,
-                "hint": _hint(reason, path),
-                "fields": [each._asdict() for each in reason.fields],
-            }
-        )
-    return Done({"fresh": not reasons, "reasons": found}, exit_code=exit_code)
-
-
-def _stale(request: LockRequest) -> Sequence[StaleReason]:
+def _stale(request: LockRequest) -> tuple[Sequence[StaleReason], Done]:
+    """Print why a lock is stale."""
     from envspec.lockfile.check import StaleCause
     from envspec.operations.lock.check import check_lock
 
@@ -355,14 +335,20 @@ def _stale(request: LockRequest) -> Sequence[StaleReason]:
         check_spec(request.spec_path, request.variant, now)
     for text in result.warnings:
         output.warn(f"{request.directory}: {text}")
+    found, exit_code = [], 0
     for reason in result.reasons:
+        exit_code = StaleLock.exit_code
+        hint = reason.hint or f"run `envspec lock {request.spec_path}` and commit what it writes"
         terminal.report(f"stale: {reason.text}")
         for line in _field_lines(reason):
             terminal.report(f"  {line}")
-        terminal.report(f"  hint: {_hint(reason, request.spec_path)}")
+        terminal.report(f"  hint: {hint}")
+        fields = [each._asdict() for each in reason.fields]
+        why = reason.why
+        found.append({"why": why.value, "code": why.code, "text": reason.text, "hint": hint, "fields": fields})
     for code in dict.fromkeys(reason.why.code for reason in result.reasons):
         output.refer_to(code)
-    return result.reasons
+    return result.reasons, Done({"fresh": not result.reasons, "reasons": found}, exit_code=exit_code)
 
 
 def _existing_cache() -> Path | None:
@@ -388,17 +374,12 @@ def _field_lines(reason: StaleReason) -> list[str]:
     return lines
 
 
-def _hint(reason: StaleReason, path: Path) -> str:
-    return reason.hint or f"run `envspec lock {path}` and commit what it writes"
-
-
 def _written(request: LockRequest, changed: Sequence[Path], chosen: Mapping[str, Any]) -> Done:
     """The paths that changed, with those of the images if they are to be recorded."""
     if chosen["image"]:
         from envspec.operations.image import record_images_of
 
-        with TerminalReporter(_label(request)) as reporter:
-            context = _context(chosen, reporter)
+        with _running(chosen, request) as context:
             recorded = record_images_of(request.spec_path, request.directory, context, anew=chosen["upgrade"])
         changed = sorted({*changed, *recorded})
     if not changed:
@@ -433,15 +414,14 @@ def _verify(request: LockRequest, chosen: Mapping[str, Any]) -> Done:
     from envspec.lockfile.check import NOT_ITS_LOCK
 
     path, directory = request.spec_path, request.directory
-    reasons = _stale(request)
-    checked = _stale_done(reasons, path)
+    reasons, checked = _stale(request)
     if any(reason.why in NOT_ITS_LOCK for reason in reasons):
         # There is nothing to compare with what the spec compiles to.
         return checked
     from envspec.operations.lock.verify import verify_lock
 
-    with TerminalReporter(_label(request)) as reporter:
-        verified = verify_lock(request, _context(chosen, reporter))
+    with _running(chosen, request) as context:
+        verified = verify_lock(request, context)
     for text in verified.unverified:
         output.warn(f"not verified: {directory}: {text}", terminal.report)
     if verified.differences:
@@ -463,12 +443,11 @@ def _verify(request: LockRequest, chosen: Mapping[str, Any]) -> Done:
     return Done(document, lines, exit_code)
 
 
-def _label(request: LockRequest) -> str:
-    return "-".join(filter(None, (request.spec_path.stem, request.variant)))
-
-
-def _context(chosen: Mapping[str, Any], reporter: Reporter) -> Context:
-    return context_of(chosen, reporter, usual_jobs=max(4, os.cpu_count() or 1))
+@contextmanager
+def _running(chosen: Mapping[str, Any], request: LockRequest) -> Iterator[Context]:
+    """The context of one lock, whose progress is shown."""
+    with TerminalReporter("-".join(filter(None, (request.spec_path.stem, request.variant)))) as reporter:
+        yield context_of(chosen, reporter, usual_jobs=max(4, os.cpu_count() or 1))
 
 
 def requests_of(
