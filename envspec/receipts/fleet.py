@@ -10,7 +10,7 @@ from enum import Enum
 from statistics import median
 from typing import Final
 
-from envspec.conformance.results import CheckFinding, CheckOutcome, Status
+from envspec.conformance.results import CheckFinding, Status
 from envspec.conformance.results import Kind as FindingKind
 from envspec.context import ranges
 from envspec.receipts.compare import Weight, differences, fingerprints, inputs_of, majority
@@ -313,15 +313,11 @@ def _failures(receipt: Receipt) -> dict[str, str]:
     found: dict[str, str] = {}
     for each in receipt.checks:
         if each.status is Status.FAILED or each.check in required:
-            found[each.check] = _reason(each)
+            found[each.check] = f"{each.check}: {' '.join(each.reason.split()) or each.status.value}"
     for row in receipt.worse_rows():
         # On each node, it is worse by another percentage.
         found[f"{row.check}: {row.name}"] = row.text
     return found
-
-
-def _reason(check: CheckOutcome) -> str:
-    return f"{check.check}: {' '.join(check.reason.split()) or check.status.value}"
 
 
 def _failed(receipt: Receipt, shared: Container[str]) -> Iterator[str]:

@@ -17,8 +17,6 @@ from envspec.report.format import amount, optional
 from envspec.report.receipt import names_and_values, reason
 from envspec.spec.dates import utc_text
 
-_REQUIRED = "required and not run"
-
 
 def as_junit(receipt: Receipt) -> str:
     """One suite. Times are seconds."""
@@ -86,7 +84,7 @@ def _check(check: CheckOutcome, lock: str) -> Element:
     if check.status is Status.FAILED:
         _failed(case, cause, why, f"{details}\n\n{check.log}")
     elif _is_missed(check):
-        _failed(case, _REQUIRED, why, details)
+        _failed(case, "required and not run", why, details)
     elif check.status is Status.NOT_KNOWN:
         error = _child(case, "error", message=why, type=cause)
         error.text = visible(f"{details}\n\n{check.log}").rstrip("\n")
