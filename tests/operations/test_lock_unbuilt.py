@@ -48,6 +48,8 @@ SOURCES: dict[str, tuple[Callable[[], Artifact], str]] = {
     "PKG-INFO": (lambda: sdist("own", "1.0.0", requires=["lib"], metadata_version="2.1"), "stated"),
     "egg-info": (lambda: with_egg_info("lib\n"), "stated"),
 }
+#: For tests of what follows from a form, not of how it is read.
+one_of_each = pytest.mark.parametrize("source", ["static", "egg-info"], indirect=True)
 #: Written by distutils: whether it requires anything is in its setup.py alone.
 SILENT = sdist("own", "1.0.0", metadata_version="1.0")
 
@@ -156,6 +158,7 @@ def test_what_may_be_compiled_is_left_to_the_image(tmp_path: Path) -> None:
     assert "unbuilt" not in one.package() and "built" not in one.package()
 
 
+@one_of_each
 @confined
 def test_where_builds_are_confined_the_lock_differs_by_the_wheel_alone(
     tmp_path: Path, source: tuple[IndexServer, str]
@@ -209,6 +212,7 @@ def test_an_image_without_a_base_is_refused_before_anything_is_built(tmp_path: P
     assert "base" in message and "foreign code" not in message
 
 
+@one_of_each
 @confined
 def test_an_image_is_the_same_wherever_the_sdist_is_built(tmp_path: Path, source: tuple[IndexServer, str]) -> None:
     index, _ = source
@@ -230,6 +234,7 @@ def test_an_image_is_the_same_wherever_the_sdist_is_built(tmp_path: Path, source
     assert other.user.id_of(other.user.lock) == built.strip()
 
 
+@one_of_each
 def test_an_environment_is_installed_unconfined_if_that_is_allowed(
     tmp_path: Path, source: tuple[IndexServer, str]
 ) -> None:
