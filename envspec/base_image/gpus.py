@@ -15,7 +15,6 @@ from envspec.facts.gpu import (
     find_gpu,
     has_wheel,
     in_time,
-    missing_code,
     names_text,
     names_with_sm,
     oldest_driver,
@@ -327,7 +326,14 @@ def _unknown_code(platform: Platform, torch: TorchBuild) -> tuple[str, str]:
     unknown = f"{platform.value}: the GPU code of {torch}{variant} is unknown"
     if torch.source is PackageSource.FOUND and not is_release(torch.version):
         return unknown, "It is no release of PyTorch's, and its libraries were not read"
-    return unknown, missing_code(torch.version, torch.build, platform, torch.channel)
+    keys = {
+        "torch": torch.version.partition("+")[0],
+        "variant": torch.build,
+        "platform": platform.value,
+        "channel": torch.channel,
+    }
+    named = ", ".join(f'{key} = "{value}"' for key, value in keys.items() if value)
+    return unknown, f"Add it to the spec: [[facts.gpu_code]] with {named}, and its sm, ptx and source"
 
 
 def _named(code: GpuCode) -> str:

@@ -294,10 +294,3 @@ def in_time(row: TorchRelease, as_of: datetime | None) -> bool:
 def has_wheel(row: TorchRelease, platform: Platform, python: str) -> bool:
     """May it have a wheel for a series of Python? Known for linux x86-64 alone."""
     return platform is not Platform.LINUX_64 or not row.pythons or python in ("", *row.pythons)
-
-
-def missing_code(torch: str, variant: str | None, platform: Platform, channel: str = "") -> str:
-    """What to add to a spec for a build of torch whose GPU code is unknown."""
-    keys = {"torch": torch.partition("+")[0], "variant": variant, "platform": platform.value, "channel": channel}
-    named = [f'{key} = "{value}"' for key, value in keys.items() if value]
-    return f"Add it to the spec: [[facts.gpu_code]] with {', '.join(named)}, and its sm, ptx and source"

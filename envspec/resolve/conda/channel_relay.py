@@ -147,7 +147,9 @@ class Relay:
             sent = {key: answer.headers[key] for key in _ANSWER_HEADERS if key in answer.headers}
             if answer.content_length is not None and "Content-Encoding" not in answer.headers:
                 sent["Content-Length"] = str(answer.content_length)
-            first = await _read_beginning(answer)
+            first = b""
+            while len(first) < _SMALL_BYTES and (chunk := await answer.content.readany()):
+                first += chunk
             if name == _REPODATA and status == 200 and len(first) < _SMALL_BYTES and _WORD not in first:
                 raise not_repodata(url)
             response = web.StreamResponse(status=status, headers=sent)
@@ -184,14 +186,6 @@ def _relayed_status(status: int, url: str) -> int:
     if status == 404 or 200 <= status < 400 or (status == 501 and "_shards" in url):
         return min(status, 404)
     raise status_error(without_credentials(url), status)
-
-
-async def _read_beginning(answer: ClientResponse) -> bytes:
-    """The first bytes of the body, or all of it if it is small."""
-    found = b""
-    while len(found) < _SMALL_BYTES and (chunk := await answer.content.readany()):
-        found += chunk
-    return found
 
 
 @asynccontextmanager

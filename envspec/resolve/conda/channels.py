@@ -245,14 +245,11 @@ class Channels:
         sources: list[rattler.Channel | SparseRepoData] = []
         for file in _repodata_files(channel):
             if file.parent.name in _subdirs(platform):
-                sources.append(self._sparse_of(channel.url, file))
+                key = channel.url, file
+                if key not in self._sparse:
+                    self._sparse[key] = _sparse(*key)
+                sources.append(self._sparse[key])
         return sources
-
-    def _sparse_of(self, url: str, file: Path) -> SparseRepoData:
-        key = url, file
-        if key not in self._sparse:
-            self._sparse[key] = _sparse(url, file)
-        return self._sparse[key]
 
     async def _sources_with_cutoff(self, request: CondaRequest, channel: Channel, folder: Path) -> list[SparseRepoData]:
         """The records of the names that have a cutoff of their own, dated at the cutoff of all others.

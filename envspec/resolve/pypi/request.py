@@ -48,7 +48,7 @@ from envspec.resolve.types import Cutoffs, FoundEnvironment, ProvidedPackage
 from envspec.spec import Requirement, RequirementKind, Spec, UndatedFiles
 from envspec.spec.errors import KeyPath, RefusedValues
 from envspec.spec.requirements import read_override, without_label
-from envspec.spec.sections import IndexFormat, IndexSection
+from envspec.spec.sections import IndexFormat
 from envspec.spec.targets import has_cuda, marker_environment, wheel_tags
 
 
@@ -89,13 +89,13 @@ def sources_of(spec: Spec, target: Target) -> tuple[Requirement, ...]:
 
 def indexes_of(spec: Spec) -> tuple[NamedIndex, ...]:
     """The spec's own indexes; their URLs may contain credentials."""
-    return tuple(map(_named_index, spec.pip.index))
-
-
-def _named_index(index: IndexSection) -> NamedIndex:
-    links = index.format is IndexFormat.LINKS
-    undated = links or index.undated is UndatedFiles.ACCEPT
-    return NamedIndex(index.name, index.url, index.packages, undated, index.files, "links" if links else "")
+    found: list[NamedIndex] = []
+    for each in spec.pip.index:
+        links = each.format is IndexFormat.LINKS
+        undated = links or each.undated is UndatedFiles.ACCEPT
+        form = "links" if links else ""
+        found.append(NamedIndex(each.name, each.url, each.packages, undated, each.files, form))
+    return tuple(found)
 
 
 def target_request(
