@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -153,7 +152,7 @@ def doctor() -> Result:
     exit_code = 0
     if any(finding.state is FindingState.MISSING for finding in findings):
         exit_code = UnfitMachine.exit_code
-    return replace(in_formats(DOCTOR, findings, exit_code), write=terminal.answer_states)
+    return in_formats(DOCTOR, findings, exit_code)
 
 
 @click.command()

@@ -98,17 +98,12 @@ def _write(text: str) -> None:
 
 
 def answer_sections(text: str) -> None:
-    """`answer`; headings, the lines without indentation, are bold on a terminal with colours."""
+    """`answer`; on a terminal with colours, headings (the lines without indentation) are bold, and the states that rows
+    begin with are in colour.
+    """
     text = visible(text)
     if wants_colours(sys.stdout):
         text = re.sub(r"(?m)^\S.*?(?=\s*$)", rf"{_BOLD}\g<0>{_PLAIN}", text)
-    _write(text)
-
-
-def answer_states(text: str) -> None:
-    """`answer`; the states that rows begin with are in colour on a terminal with colours."""
-    text = visible(text)
-    if wants_colours(sys.stdout):
         for state, colour in _STATES.items():
             text = re.sub(rf"(?m)^  {state}(?=  )", f"  {colour}{state}{_PLAIN}", text)
     _write(text)
