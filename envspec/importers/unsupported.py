@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Final
 
 from envspec.credentials import shown
-from envspec.errors import UsageError
 from envspec.importers.types import Clue, Import, Source
 from envspec.origins import INDEX_FAMILY
 
@@ -46,18 +44,3 @@ def note_unsupported(imported: Import, text: str, by: Source, *, name: str = "",
     if kind:
         imported.draft.unsupported.append(Clue(kind, by, shown(text or f"{name} {version}".strip())))
     return bool(kind)
-
-
-def check_supported(clues: Sequence[Clue]) -> None:
-    """Refuse sources that are for what no spec can have.
-
-    Raises:
-        UsageError: there is one.
-    """
-    if not clues:
-        return
-    first = clues[0]
-    raise UsageError(
-        f"the project is for {first.value}, which envspec does not support: {first.source}: {first.why}",
-        hint="`--cuda 12.8` writes a spec for CUDA without such lines; for a project with both, leave out that source",
-    )

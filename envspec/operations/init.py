@@ -19,7 +19,6 @@ from envspec.importers.result import Imported, Proof, moves
 from envspec.importers.spec_lines import with_extras, with_name_of_wheel
 from envspec.importers.spec_text import spec_of
 from envspec.importers.types import Choices, Clue, Draft, Import, Outcome, Source, SpecDecision
-from envspec.importers.unsupported import check_supported
 from envspec.io.files import replace_user_file
 from envspec.lockfile.folder import read_lock
 from envspec.models import Lock, Resolution
@@ -109,8 +108,10 @@ def write_spec(request: InitRequest, now: datetime, *, dry_run: bool = False) ->
     for name in request.choices.gpus:
         find_gpu(facts, name)
     imported = read_sources(request, facts)
-    if not request.choices.cuda:
-        check_supported(imported.draft.unsupported)
+    if imported.draft.unsupported and not request.choices.cuda:
+        kind, source, why, *_ = imported.draft.unsupported[0]
+        hint = "`--cuda 12.8` writes a spec for CUDA without such lines; for a project with both, leave out that source"
+        raise UsageError(f"the project is for {kind}, which envspec does not support: {source}: {why}", hint=hint)
     folder = request.output.parent if request.output else request.root / "specs"
     if not request.prefixes:
         note_empty(imported, request.sources, folder)

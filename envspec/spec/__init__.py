@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from envspec.spec.edit import without_preferences as without_preferences
     from envspec.spec.errors import SpecError as SpecError
     from envspec.spec.fact_rows import json_schema as json_schema
     from envspec.spec.identity import find_spec as find_spec
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from envspec.spec.load import parse_spec as parse_spec
     from envspec.spec.positions import set_as_of as set_as_of
     from envspec.spec.positions import set_package_as_of as set_package_as_of
-    from envspec.spec.preferences import without_preferences as without_preferences
     from envspec.spec.requirements import Requirement as Requirement
     from envspec.spec.requirements import RequirementKind as RequirementKind
     from envspec.spec.sections import Compiler as Compiler
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from envspec.spec.sections import UndatedFiles as UndatedFiles
 
 _NAMES = {
+    "edit": "without_preferences",
     "errors": "SpecError",
     "fact_rows": "json_schema",
     "identity": "find_spec",
     "load": "load_spec parse_spec",
     "positions": "set_as_of set_package_as_of",
-    "preferences": "without_preferences",
     "requirements": "Requirement RequirementKind",
     "sections": "Compiler Conda Libraries PythonSource Spec System UndatedFiles",
 }

@@ -1,12 +1,12 @@
-"""Requirements added to a spec's text and removed from it; comments, order and layout of the rest stay as they are."""
+"""Requirements added to a spec's text and removed from it, preferred versions removed; all else stays as it is."""
 
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
@@ -18,7 +18,7 @@ from envspec.spec.conda import name_of, read_match_spec
 from envspec.spec.document import DEPENDENCIES_FROM, root_of
 from envspec.spec.errors import BadValue
 from envspec.spec.positions import set_value
-from envspec.spec.requirements import read_constraint, read_requirement
+from envspec.spec.requirements import read_constraint, read_preference, read_requirement
 
 
 class RequirementList(Enum):
@@ -139,3 +139,33 @@ def _edited(text: str, which: Listed, items: Sequence[str], change: Callable[[An
     except (ValueError, LookupError, TOMLKitError):
         pass
     raise UsageError(f"{which}: its lines can't be edited in this spec's layout", hint="edit the spec by hand")
+
+
+#: Table of preferred versions -> the normalised name of one.
+_READERS: Final[Mapping[str, Callable[[str], str]]] = {
+    "pip": lambda text: read_preference(text).name,
+    "conda": lambda text: normalised(name_of(text)),
+}
+
+
+def without_preferences(text: str, names: Collection[str] | None = None, root: Sequence[str] = ()) -> str:
+    """The text of a valid spec without the versions that it prefers, or without those of some normalised names.
+
+    root: the table of the document that is the spec. Comments and layout of everything else stay as they are.
+    """
+    document = tomlkit.parse(text)
+    spec: Any = document
+    is_changed = False
+    for key in root:
+        spec = spec[key]
+    for table in (spec, *spec.get("variants", {}).values()):
+        for section, read in _READERS.items():
+            listed = table.get(section, {}).get("prefer")
+            leaving = [at for at, each in enumerate(listed or ()) if names is None or read(str(each)) in names]
+            is_changed |= bool(leaving)
+            if leaving and len(leaving) == len(listed):
+                del table[section]["prefer"]
+                continue
+            for at in reversed(leaving):
+                del listed[at]
+    return tomlkit.dumps(document) if is_changed else text
