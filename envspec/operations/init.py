@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -13,8 +15,7 @@ from envspec.diagnostics.machine import read_machine, this_platform
 from envspec.errors import EnvspecError, NetworkError, UsageError
 from envspec.facts import Facts, load_facts
 from envspec.facts.gpu import find_gpu, match_gpu
-from envspec.importers import importer_of, known_importer, new_import
-from envspec.importers.empty import note_empty
+from envspec.importers import importer_of, known_importer, new_import, sources_in
 from envspec.importers.result import Imported, Proof, moves
 from envspec.importers.spec_lines import with_extras, with_name_of_wheel
 from envspec.importers.spec_text import spec_of
@@ -27,10 +28,15 @@ from envspec.operations.lock.all import ContextOf, lock_all
 from envspec.operations.lock_state import LockRequest, find_package
 from envspec.resolve.pypi.errors import is_absent
 from envspec.resolve.upgrade import names_of
+from envspec.spec.document import PYPROJECT
+from envspec.spec.pip_lines import project_name, setup_cfg
 from envspec.spec.requirements import read_requirement
+from envspec.spec.setup_py import read_setup_py
 
 #: Of projects in one spec whose name is not in their files: each costs another try.
 _MOST_NAMES: Final = 20
+#: Of requirements in a message.
+_MOST_SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +120,7 @@ def write_spec(request: InitRequest, now: datetime, *, dry_run: bool = False) ->
         raise UsageError(f"the project is for {kind}, which envspec does not support: {source}: {why}", hint=hint)
     folder = request.output.parent if request.output else request.root / "specs"
     if not request.prefixes:
-        note_empty(imported, request.sources, folder)
+        _note_empty(imported, request.sources, folder)
     found = spec_of(imported, request.choices, facts, folder, now)
     if request.output:
         found = replace(found, spec=request.output)
@@ -125,6 +131,39 @@ def write_spec(request: InitRequest, now: datetime, *, dry_run: bool = False) ->
         raise UsageError(f"{found.spec} exists", hint=hint)
     replace_user_file(found.spec, found.text.encode())
     return found, imported.draft
+
+
+def _note_empty(imported: Import, sources: Sequence[Path], folder: Path) -> None:
+    """Add a lost line to the ledger if no source has a package. folder: of the spec."""
+    draft = imported.draft
+    is_conda = bool({*draft.match_specs} - {"pip"})
+    if draft.dependencies or is_conda or draft.apt or draft.bases or not sources:
+        return
+    first = imported.shown(sources[0])
+    reason = "; ".join(_elsewhere(imported, sources, folder)) or "add what the project needs to the spec"
+    imported.add(Source(first), first, Outcome.REFUSED, f"no package was found: {reason}")
+
+
+def _setup_files(place: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The files of setuptools that require packages, and which; none if they are computed."""
+    setup = read_setup_py(place)
+    if setup is not None and setup.requires != ():
+        yield "setup.py", setup.requires or ()
+    if requires := setup_cfg(place, "options", "install_requires"):
+        yield "setup.cfg", tuple(filter(None, map(str.strip, requires.splitlines())))
+
+
+def _elsewhere(imported: Import, sources: Sequence[Path], folder: Path) -> Iterator[str]:
+    """What else in the folders of the sources has packages."""
+    for place in dict.fromkeys(each.parent for each in sources if each.is_file()):
+        for file, requires in _setup_files(place):
+            name, path = project_name(place), Path(os.path.relpath(place, folder)).as_posix()
+            named = f" ({', '.join(requires[:_MOST_SHOWN])})" if requires else ""
+            shown = imported.shown(place / file)
+            yield f'{shown} has install_requires{named}: write "{name} @ {path}" in [pip] dependencies'
+        for other in sources_in(place):
+            if other.resolve() not in imported.done and other.name != PYPROJECT:
+                yield f"{imported.shown(other)} is not among the sources: name it too"
 
 
 def lock_imported(found: Imported, draft: Draft, request: InitRequest, context_of: ContextOf) -> Imported:
