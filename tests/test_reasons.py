@@ -53,7 +53,7 @@ def test_each_call_gives_the_values_of_its_words() -> None:
                 continue
             code, names = call.args[0], {each.arg for each in call.keywords}
             if isinstance(code, ast.Constant) and None not in names:
-                assert names == placeholders(code.value), (path, call.lineno)
+                assert names == placeholders(str(code.value)), (path, call.lineno)
 
 
 def test_words() -> None:

@@ -170,6 +170,9 @@ def _request(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams
     if tty:
         kind = Terminal.TTY
         env = (*((name, os.environ[name]) for name in ("TERM", "COLORTERM") if os.environ.get(name)), *env)
+    shm_bytes = size_of("--shm-size", chosen["shm_size"], 1024, "16g")
+    if shm_bytes == 0:
+        raise UsageError("--shm-size 0: there is no container without /dev/shm", hint="leave it out, or write 16g")
     options = ContainerOptions(
         command=tuple(command),
         start=StartMode.SERVICES if chosen["services"] else StartMode.COMMAND,
@@ -177,7 +180,7 @@ def _request(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams
         mounts=tuple(map(mount_of, chosen["mounts"])),
         ports=tuple(map(_port, chosen["ports"])),
         env=env,
-        shm_bytes=size_of("--shm-size", chosen["shm_size"], 1024, "16g"),
+        shm_bytes=shm_bytes,
         network=chosen["network"],
         terminal=kind,
         stdin=tty or (streams.stdin is not None and not terminal.is_terminal(sys.stdin)),

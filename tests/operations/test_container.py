@@ -176,7 +176,7 @@ def test_refused_before_anything_is_made(place: Place) -> None:
     place.writes("lock")
     assert "no command to run" in refused(place.runs(), 2)
     assert "has no services" in refused(place.runs("--services", "--", "sh"), 2)
-    for option in ("--gpus many", "--mount here", "--port 99", "--shm-size much"):
+    for option in ("--gpus many", "--mount here", "--port 99", "--shm-size much", "--shm-size 0"):
         assert option in refused(place.runs(*option.split(), "--", "sh"), 2)
     assert "linux-aarch64" in refused(place.runs("--platform", "linux-aarch64", "--", "sh"), 2)
     assert "no engine responds" in refused(place.runs("--", "sh", DOCKER_HOST="unix:///nowhere/docker.sock"), 6)
