@@ -185,8 +185,12 @@ def _packages(
     file: TomlFile, read: Callable[[Mapping[str, Any], Source], LockedPackage | None], key: str = "package"
 ) -> list[LockedPackage]:
     """The packages of a lock, without those that can't be read."""
-    found = [read(table, by) for table, by in file.tables(key)]
-    return [each for each in found if each is not None]
+    found = []
+    for table, by in file.tables(key):
+        package = read(table, by)
+        if package is not None:
+            found.append(package)
+    return found
 
 
 def _of_other_groups(file: TomlFile, taken: Set[str]) -> Set[str]:
