@@ -21,12 +21,12 @@ from envspec.conformance import isolation
 from envspec.conformance.bounds import SIZES
 from envspec.conformance.events import CheckContext, ProcessEvents
 from envspec.conformance.nvml import (
-    DRIVER_FILE,
     DriverError,
     Nvml,
     load_nvml,
     module_version,
     pci_address,
+    pci_gpus,
     read_board,
 )
 from envspec.conformance.request import DRIVER, SuiteRequest
@@ -40,8 +40,6 @@ _MULTIPROCESSORS, _MAJOR, _MINOR = 16, 75, 76
 _TOPOLOGY = {0: "INT", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 #: Device files of the driver: of a GPU, and of all GPUs under WSL 2.
 _DEVICE_FILES = ("nvidia[0-9]*", "dxg")
-_PCI = Path("/sys/bus/pci/devices")
-_VENDOR, _DISPLAY = "0x10de", "0x03"
 #: The two processes, and names for people.
 _NAMES = {"cuda": "CUDA", "nvml": "NVML"}
 
@@ -85,18 +83,14 @@ def _driver(cuda: Mapping[str, Any], nvml: Mapping[str, Any]) -> Driver:
         # CUDA reports the UUID without its prefix.
         prefix = "MIG" if each["pci"] in slices else "GPU"
         gpus.append(Gpu(**{**each, "uuid": f"{prefix}-{each['uuid']}"}))
-    devices = _devices()
+    devices = _device_files() or [f"a GPU of NVIDIA at {address}" for address in pci_gpus()]
     error = _cuda_error(cuda, devices)
     nvml_error, nvml_missing = nvml.get("error", ""), nvml.get("missing", "")
     if nvml.get("is_late"):
         # What is only too slow is no fault of a GPU.
         nvml_error, nvml_missing = "", nvml_error
-    version = nvml.get("version", "")
-    if not version:
-        with contextlib.suppress(OSError):
-            version = module_version(DRIVER_FILE.read_text(encoding="utf-8", errors="replace")) or ""
     return Driver(
-        version=version,
+        version=nvml.get("version") or module_version(),
         cuda=cuda.get("version", ""),
         error=error,
         is_late=bool(error and cuda.get("is_late")),
@@ -127,19 +121,6 @@ def _cuda_error(cuda: Mapping[str, Any], devices: Sequence[str]) -> str:
 
 def _device_files() -> list[str]:
     return sorted(str(each) for pattern in _DEVICE_FILES for each in Path("/dev").glob(pattern))
-
-
-def _devices() -> list[str]:
-    """GPUs of NVIDIA that the kernel knows: the driver's device files, else addresses on the PCI bus."""
-    found = _device_files()
-    if found:
-        return found
-    for device in sorted(_PCI.glob("*")):
-        with contextlib.suppress(OSError):
-            vendor, kind = ((device / name).read_text(encoding="ascii").strip() for name in ("vendor", "class"))
-            if vendor == _VENDOR and kind.startswith(_DISPLAY):
-                found.append(f"a GPU of NVIDIA at {device.name}")
-    return found
 
 
 def work(context: CheckContext, library: str) -> None:

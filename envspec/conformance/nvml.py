@@ -24,6 +24,8 @@ _TEXT_BYTES = 96
 _LINKS = 36
 #: The driver's own file; exists while its kernel module is loaded.
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
+#: PCI's numbers: the vendor NVIDIA, and the class of display controllers (0x0300 VGA, 0x0302 3D).
+_NVIDIA, _DISPLAY = "0x10de", "0x03"
 #: nvmlReturn_t.
 INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 2, 3, 4
 FUNCTION_NOT_FOUND, LOST, RESET_REQUIRED, NO_DATA = 13, 15, 16, 21
@@ -53,10 +55,27 @@ class DriverError(Exception):
         return self.number in (LOST, RESET_REQUIRED)
 
 
-def module_version(text: str) -> str | None:
-    """`NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build` -> `570.124.06`."""
-    found = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", text)
-    return found[1] if found else None
+def module_version(path: Path = DRIVER_FILE) -> str:
+    """The version of the driver's kernel module; empty if it is not loaded.
+
+    Its file has `NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build`.
+    """
+    found = None
+    with contextlib.suppress(OSError):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        found = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", text)
+    return found[1] if found else ""
+
+
+def pci_gpus(root: Path = Path("/")) -> list[str]:
+    """Addresses of NVIDIA's display controllers on the PCI bus. root: of the file system."""
+    found = []
+    for device in sorted((root / "sys/bus/pci/devices").glob("*")):
+        with contextlib.suppress(OSError):
+            vendor, kind = ((device / name).read_text("ascii", "replace").strip() for name in ("vendor", "class"))
+            if vendor == _NVIDIA and kind.startswith(_DISPLAY):
+                found.append(device.name)
+    return found
 
 
 def pci_address(text: str) -> str:

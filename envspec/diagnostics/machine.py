@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import platform
 import sys
 import threading
@@ -119,10 +118,7 @@ def read_machine(driver_file: Path = DRIVER_FILE, nvml: Callable[[], NvmlReading
         UnfitMachine: envspec does not lock for its system or processor.
     """
     reading = nvml()
-    driver = reading.driver
-    if driver is None:
-        with contextlib.suppress(OSError):
-            driver = module_version(driver_file.read_text(encoding="utf-8", errors="replace"))
+    driver = reading.driver or module_version(driver_file) or None
     return Machine(this_platform(), driver, reading.gpus, reading.problem)
 
 

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from envspec.conformance.nvml import module_version
+from envspec.conformance.nvml import module_version, pci_gpus
 from envspec.diagnostics.doctor.services import EngineStatus
 from envspec.diagnostics.doctor.types import DoctorContext, DoctorFinding, FindingState
 from envspec.diagnostics.machine import MachineGpu, NvmlReading
 
-#: PCI's numbers: the vendor NVIDIA, and the class of display controllers (0x0300 VGA, 0x0302 3D).
-_NVIDIA, _DISPLAY = "0x10de", "0x03"
 #: Default folders of CDI specifications (container-device-interface, `SPEC.md`).
 _CDI: Final = ("etc/cdi", "var/run/cdi")
 _DRIVER: Final = "NVIDIA driver"
@@ -40,24 +38,16 @@ class GpuState:
 
 
 def read_gpus(context: DoctorContext) -> GpuState:
-    devices = (context.root / "sys/bus/pci/devices").glob("*")
     nodes = sorted(node.name for node in (context.root / "dev").glob("nvidia*"))
     version = context.text("/sys/module/nvidia/version").strip()
     return GpuState(
         system=context.system,
-        pci=sum(_is_gpu(context, device.name) for device in devices),
-        module=version or module_version(context.text("/proc/driver/nvidia/version")),
+        pci=len(pci_gpus(context.root)),
+        module=version or module_version(context.root / "proc/driver/nvidia/version") or None,
         nodes=tuple(filter(re.compile(r"nvidia\d+").fullmatch, nodes)),
         is_container=any((context.root / mark).exists() for mark in (".dockerenv", "run/.containerenv")),
         nvml=context.nvml(),
     )
-
-
-def _is_gpu(context: DoctorContext, device: str) -> bool:
-    folder = f"sys/bus/pci/devices/{device}"
-    if context.text(f"{folder}/vendor").strip() != _NVIDIA:
-        return False
-    return context.text(f"{folder}/class").startswith(_DISPLAY)
 
 
 def gpu_findings(state: GpuState) -> tuple[DoctorFinding, ...]:
