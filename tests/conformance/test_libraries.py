@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import sys
 from pathlib import Path
 
 import pytest
 
+from envspec.conformance.checks.libraries import owners_of
 from envspec.conformance.libraries import libraries
 from envspec.conformance.requirements import PinnedPackage, pins
+from envspec.verifier.hashing import ExpectedFile, hash_all
 from envspec.verifier.scan import Distribution
 
 STORE = "/usr/lib/wsl/drivers/nv_dispi.inf_amd64_0123456789abcdef"
@@ -145,3 +150,24 @@ def test_pins_are_torchs_own_for_this_machine_and_through_the_metapackage(tmp_pa
 )
 def test_a_pin_allows_its_release(pin: str, version: str, *, allowed: bool) -> None:
     assert PinnedPackage("x", pin).allows(version) is allowed
+
+
+def test_a_conda_package_owns_its_library_as_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = tmp_path / "lib" / "libcudart.so.12"
+    library.parent.mkdir()
+    library.write_bytes(b"cuda")
+    sha256 = hashlib.sha256(b"cuda").hexdigest()
+    record = {
+        "name": "cuda-cudart",
+        "version": "12.8.90",
+        "build": "0",
+        "files": ["lib/libcudart.so.12"],
+        "paths_data": {"paths": [{"_path": "lib/libcudart.so.12", "sha256": sha256, "path_type": "hardlink"}]},
+    }
+    (tmp_path / "conda-meta").mkdir()
+    (tmp_path / "conda-meta" / "cuda-cudart-12.8.90-0.json").write_text(json.dumps(record), encoding="utf-8")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    (owner,) = owners_of([]).values()
+    assert owner.package == "cuda-cudart"
+    (hashed,) = hash_all([ExpectedFile(str(library), dict.fromkeys(owner.hashes))], root="")
+    assert hashed.drift is None

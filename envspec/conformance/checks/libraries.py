@@ -18,7 +18,7 @@ from envspec.conformance.events import CheckContext
 from envspec.conformance.libraries import LIBRARIES, LoadedLibrary, debian_packages, libraries
 from envspec.conformance.numerics import wait
 from envspec.conformance.requirements import PinnedPackage, pins
-from envspec.verifier.hashing import STRONG, ExpectedFile, from_hex, hash_all
+from envspec.verifier.hashing import STRONG, ExpectedFile, hash_all
 from envspec.verifier.scan import Distribution, conda_records, distributions, same_version
 
 _CUDNN_PARTS = ("cudnnGraphVersionCheck", "cudnnOpsVersionCheck", "cudnnCnnVersionCheck", "cudnnAdvVersionCheck")
@@ -45,7 +45,7 @@ def check(context: CheckContext) -> None:
     torch = context.load("torch")
     with context.phase("read the lists of files"):
         installed = _installed()
-        owners = _owners(installed.values())
+        owners = owners_of(installed.values())
     required = pins("torch", installed)
     if context.request.locked is None:
         _compare_pins(context, str(torch.__version__), required, installed)
@@ -70,7 +70,7 @@ def _installed() -> dict[str, Distribution]:
     return found
 
 
-def _owners(installed: Iterable[Distribution]) -> dict[str, _Owner]:
+def owners_of(installed: Iterable[Distribution]) -> dict[str, _Owner]:
     """Real path of a CUDA library -> its owner."""
     found: dict[str, _Owner] = {}
     for one in installed:
@@ -82,7 +82,7 @@ def _owners(installed: Iterable[Distribution]) -> dict[str, _Owner]:
                 found[os.path.realpath(Path(root, path))] = _Owner(one.name, one.version, path, hashes)
     root = os.path.realpath(sys.prefix)
     for record in conda_records(Path(root)):
-        digests = {path: ("sha256", from_hex(digest)) for path, digest, _ in record.files}
+        digests = {path: ("sha256", digest) for path, digest, _ in record.files if digest}
         for path in record.paths:
             if ".so" in path and LoadedLibrary(path, is_current=True).is_cuda:
                 hashes = (digests[path],) if path in digests else ()
