@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -24,90 +23,53 @@ CLAIMS: Final = (
 )
 
 
-def requirements(torch: str, variant: str) -> dict[str, str]:
-    return {"requirements.txt": f"--extra-index-url {INDEX}/{variant}\ntorch=={torch}+{variant}\n"}
-
-
-def index_alone(torch: str, variant: str) -> dict[str, str]:
-    return {"requirements.txt": f"--index-url {INDEX}/{variant}\ntorch=={torch}+{variant}\n"}
-
-
-def index_without_a_label(torch: str, variant: str) -> dict[str, str]:
-    return {"requirements.txt": f"--index-url {INDEX}/{variant}\ntorch=={torch}\n"}
-
-
-def links(torch: str, variant: str) -> dict[str, str]:
-    return {"requirements.txt": f"-f {INDEX}/torch_stable.html\ntorch=={torch}+{variant}\n"}
-
-
-def links_of_the_variant(torch: str, variant: str) -> dict[str, str]:
-    return {"requirements.txt": f"--find-links {INDEX}/{variant}/torch_stable.html\ntorch==={torch}+{variant}\n"}
-
-
-def wheel(torch: str, variant: str) -> dict[str, str]:
-    name = f"torch-{torch}%2B{variant}-cp312-cp312-linux_x86_64.whl"
-    return {"requirements.txt": f"{INDEX}/{variant}/{name}\n"}
-
-
-def named_wheel(torch: str, variant: str) -> dict[str, str]:
-    name = f"torch-{torch}%2B{variant}-cp312-cp312-linux_x86_64.whl"
-    return {"requirements.txt": f"torch @ {INDEX}/{variant}/{name}\n"}
-
-
-def dockerfile(torch: str, variant: str) -> dict[str, str]:
-    install = f"RUN pip install torch=={torch}+{variant} torchvision --extra-index-url {INDEX}/{variant}\n"
-    return {"Dockerfile": f"FROM nvidia/cuda:12.1.1-runtime-ubuntu22.04\nRUN apt-get install -y python3-pip\n{install}"}
-
-
-def dockerfile_with_variables(torch: str, variant: str) -> dict[str, str]:
-    names = f"ARG TORCH={torch}\nARG BUILD={variant}\nENV PIP_EXTRA_INDEX_URL={INDEX}/{variant}\n"
-    return {"Dockerfile": f"FROM python:3.12\n{names}RUN pip install torch==${{TORCH}}+${{BUILD}}\n"}
-
-
-def conda(torch: str, variant: str) -> dict[str, str]:
-    pip = f"  - pip:\n    - --extra-index-url {INDEX}/{variant}\n    - torch=={torch}+{variant}\n"
-    return {"environment.yml": f"name: x\nchannels: [conda-forge]\ndependencies:\n  - python=3.12\n  - pip\n{pip}"}
-
-
-def cog(torch: str, variant: str) -> dict[str, str]:
-    packages = f"  python_packages:\n    - torch=={torch}+{variant}\n"
-    return {"cog.yaml": f'build:\n  gpu: true\n  python_version: "3.12"\n{packages}'}
-
-
-def _pyproject(line: str) -> str:
-    return f'[project]\nname = "x"\nversion = "1"\nrequires-python = ">=3.10"\ndependencies = ["{line}"]\n'
-
-
-def _uv_index(variant: str) -> str:
-    index = f'[[tool.uv.index]]\nname = "pytorch"\nurl = "{INDEX}/{variant}"\nexplicit = true\n'
-    return f'[tool.uv.sources]\ntorch = {{ index = "pytorch" }}\n{index}'
-
-
-def uv(torch: str, variant: str) -> dict[str, str]:
-    return {"pyproject.toml": _pyproject(f"torch=={torch}+{variant}") + _uv_index(variant)}
-
-
-def uv_without_a_label(torch: str, variant: str) -> dict[str, str]:
-    return {"pyproject.toml": _pyproject(f"torch=={torch}") + _uv_index(variant)}
-
-
-def poetry(torch: str, variant: str) -> dict[str, str]:
-    dependencies = f'python = "^3.10"\ntorch = {{ version = "{torch}+{variant}", source = "pytorch" }}\n'
-    source = f'[[tool.poetry.source]]\nname = "pytorch"\nurl = "{INDEX}/{variant}"\npriority = "explicit"\n'
-    table = f'[tool.poetry]\nname = "x"\nversion = "1"\n[tool.poetry.dependencies]\n{dependencies}{source}'
-    return {"pyproject.toml": table}
-
-
-def poetry_wheel(torch: str, variant: str) -> dict[str, str]:
-    url = f"{INDEX}/{variant}/torch-{torch}%2B{variant}-cp312-cp312-linux_x86_64.whl"
-    dependencies = f'python = "^3.10"\ntorch = {{ url = "{url}" }}\n'
-    return {"pyproject.toml": f'[tool.poetry]\nname = "x"\nversion = "1"\n[tool.poetry.dependencies]\n{dependencies}'}
-
-
-SPELLINGS: Final = (
-    *(requirements, index_alone, index_without_a_label, links, links_of_the_variant, wheel, named_wheel),
-    *(dockerfile, dockerfile_with_variables, conda, cog, uv, uv_without_a_label, poetry, poetry_wheel),
+WHEEL: Final = "torch-{torch}%2B{variant}-cp312-cp312-linux_x86_64.whl"
+PROJECT: Final = '[project]\nname = "x"\nversion = "1"\nrequires-python = ">=3.10"\n'
+UV: Final = (
+    '[tool.uv.sources]\ntorch = {{ index = "pytorch" }}\n'
+    '[[tool.uv.index]]\nname = "pytorch"\nurl = "{index}/{variant}"\nexplicit = true\n'
 )
+POETRY: Final = '[tool.poetry]\nname = "x"\nversion = "1"\n[tool.poetry.dependencies]\npython = "^3.10"\n'
+#: File, and its text.
+SPELLINGS: Final = {
+    "requirements": ("requirements.txt", "--extra-index-url {index}/{variant}\ntorch=={torch}+{variant}\n"),
+    "index-alone": ("requirements.txt", "--index-url {index}/{variant}\ntorch=={torch}+{variant}\n"),
+    "index-without-a-label": ("requirements.txt", "--index-url {index}/{variant}\ntorch=={torch}\n"),
+    "links": ("requirements.txt", "-f {index}/torch_stable.html\ntorch=={torch}+{variant}\n"),
+    "links-of-the-variant": (
+        "requirements.txt",
+        "--find-links {index}/{variant}/torch_stable.html\ntorch==={torch}+{variant}\n",
+    ),
+    "wheel": ("requirements.txt", f"{{index}}/{{variant}}/{WHEEL}\n"),
+    "named-wheel": ("requirements.txt", f"torch @ {{index}}/{{variant}}/{WHEEL}\n"),
+    "dockerfile": (
+        "Dockerfile",
+        "FROM nvidia/cuda:12.1.1-runtime-ubuntu22.04\nRUN apt-get install -y python3-pip\n"
+        "RUN pip install torch=={torch}+{variant} torchvision --extra-index-url {index}/{variant}\n",
+    ),
+    "dockerfile-with-variables": (
+        "Dockerfile",
+        "FROM python:3.12\nARG TORCH={torch}\nARG BUILD={variant}\nENV PIP_EXTRA_INDEX_URL={index}/{variant}\n"
+        "RUN pip install torch==${{TORCH}}+${{BUILD}}\n",
+    ),
+    "conda": (
+        "environment.yml",
+        "name: x\nchannels: [conda-forge]\ndependencies:\n  - python=3.12\n  - pip\n"
+        "  - pip:\n    - --extra-index-url {index}/{variant}\n    - torch=={torch}+{variant}\n",
+    ),
+    "cog": (
+        "cog.yaml",
+        'build:\n  gpu: true\n  python_version: "3.12"\n  python_packages:\n    - torch=={torch}+{variant}\n',
+    ),
+    "uv": ("pyproject.toml", f'{PROJECT}dependencies = ["torch=={{torch}}+{{variant}}"]\n{UV}'),
+    "uv-without-a-label": ("pyproject.toml", f'{PROJECT}dependencies = ["torch=={{torch}}"]\n{UV}'),
+    "poetry": (
+        "pyproject.toml",
+        f'{POETRY}torch = {{{{ version = "{{torch}}+{{variant}}", source = "pytorch" }}}}\n'
+        '[[tool.poetry.source]]\nname = "pytorch"\nurl = "{index}/{variant}"\npriority = "explicit"\n',
+    ),
+    "poetry-wheel": ("pyproject.toml", f'{POETRY}torch = {{{{ url = "{{index}}/{{variant}}/{WHEEL}" }}}}\n'),
+}
 
 
 @pytest.fixture
@@ -133,12 +95,12 @@ def is_published(torch: str, variant: str) -> bool:
     return row is not None and variant in row.published
 
 
-@pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda spelling: spelling.__name__)
-def test_a_build_that_was_never_published_is_an_error(
-    spelling: Callable[[str, str], dict[str, str]], context: Context, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_build_that_was_never_published_is_an_error(spelling: str, context: Context, tmp_path: Path) -> None:
+    name, text = SPELLINGS[spelling]
     for torch, variant in CLAIMS:
-        report = audited(tmp_path / f"{torch}-{variant}", spelling(torch, variant), context)
+        files = {name: text.format(index=INDEX, torch=torch, variant=variant)}
+        report = audited(tmp_path / f"{torch}-{variant}", files, context)
         expected = [] if is_published(torch, variant) else [NO_BUILD.code]
         assert errors(report) == expected, (torch, variant)
         # Nothing is said of the CUDA and the GPU code of a build that does not exist.
