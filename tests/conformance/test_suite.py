@@ -179,11 +179,6 @@ def test_a_limit_does_not_count_the_time_that_others_use(tmp_path: Path) -> None
     assert all(each > 0 for each in output.document["machine"]["load"])
 
 
-def test_a_factor_multiplies_all_limits(tmp_path: Path) -> None:
-    result = _device(tmp_path, "import time; time.sleep(1)", GOOD, limits={"device": 0.5}, limit_factor=200)
-    assert (result["status"], result["limit_s"]) == ("not run", 100)
-
-
 @pytest.mark.parametrize(
     ("body", "cause", "reason"),
     [
