@@ -80,7 +80,7 @@ def test_a_list_outlives_its_wheel_and_half_a_list_is_none(tmp_path: Path) -> No
     cache = tmp_path / "cache"
     assert not OwnedPathCache(cache).has(one)
     assert _are_apart(cache, one)
-    (kept,) = (cache / "image-owned").iterdir()
+    (kept,) = (cache / "image-owned/2").iterdir()
     whole = kept.read_bytes()
     kept.write_bytes(whole[: len(whole) // 2])
     assert _are_apart(cache, one) and kept.read_bytes() == whole
