@@ -28,7 +28,7 @@ _NARROWEST: Final = 40
 #: Longer lines of prose are hard to read.
 _WIDEST: Final = 132
 _BOLD, _RED, _PLAIN = "\x1b[1m", "\x1b[1;31m", "\x1b[0m"
-_STATES: Final = {"ok": "\x1b[32m", "warning": "\x1b[33m", "missing": _RED, "-": "\x1b[2m"}
+_STATES: Final = {"ok": "\x1b[32m", "warning": "\x1b[33m", "missing": _RED}
 
 
 class CannotAnswer(EnvspecError):

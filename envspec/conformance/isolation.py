@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, NoReturn
+from typing import IO, Any, Callable, NoReturn
 
 from envspec.conformance.cputime import LimitClock
 from envspec.conformance.events import CheckContext, ProcessEvents
@@ -45,24 +45,28 @@ _PERIOD_S, _PERIODS = 1.0, 10
 _STACKS_S = 0.3
 
 
-def start(what: str, request: Path, folder: Path, *words: object, **options: Any) -> subprocess.Popen[bytes]:
+def start(
+    what: str, request: Path, folder: Path, *words: object, output: IO[bytes] | None = None, **options: Any
+) -> subprocess.Popen[bytes]:
     """Start a process that `run` runs.
 
     what: `--check` or another first word of the suite's command line. request: the file of the request. folder: for the
-    process, not there or empty. words: for its work. options: of Popen.
+    process, not there or empty. words: for its work. output: gets what it prints; by default the folder's LOG. options:
+    of Popen.
 
     Raises:
         OSError: it can't be started.
     """
     (folder / SCRATCH).mkdir(parents=True)
     (folder / EVENTS).touch()
-    with (folder / LOG).open("wb") as log:
+    with contextlib.ExitStack() as stack:
+        output = output or stack.enter_context((folder / LOG).open("wb"))
         return subprocess.Popen(  # noqa: S603 (this Python and this suite)
             [sys.executable, *map(str, (RUN, what, os.getpid(), request, folder, *words))],
             cwd=folder / SCRATCH,
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            stdout=output,
+            stderr=output,
             start_new_session=True,
             **options,
         )

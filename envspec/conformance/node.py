@@ -6,6 +6,7 @@ For a scheduler's prolog or its health check: nothing is computed, and CUDA is n
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
@@ -93,7 +94,8 @@ def _recorded(path: Path, receipt: Mapping[str, Any]) -> tuple[list[str], list[s
 
     If the nodes were compared, that decides: what fails on all of them is no fault of this one.
     """
-    node = path.resolve()
+    # Not through links: `fleet report` names a node by its link.
+    node = Path(os.path.abspath(path))
     if not node.is_dir():
         node = node.parent
     try:

@@ -54,7 +54,7 @@ class SuiteSelection:
         if self.burn_s and not self.checks:
             chosen = _BURNED
         limited = [name for name in self.limits if name != DRIVER]
-        for name in (*chosen, *limited):
+        for name in (*self.checks, *limited):
             if name not in CHECKS:
                 raise BadOption(f"there is no check {name}", f"use {', '.join(CHECKS)}")
         checks = tuple(name for name in CHECKS if name in chosen)

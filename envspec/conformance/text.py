@@ -19,7 +19,9 @@ def first_of(texts: Sequence[str], most: int) -> list[str]:
 
 
 def some_of(names: Sequence[str], most: int) -> str:
-    """`a, b and 3 more`."""
+    """`a, b and 3 more`; one more is named."""
+    if len(names) == most + 1:
+        most += 1
     text = ", ".join(names[:most])
     if len(names) > most:
         text += f" and {len(names) - most} more"

@@ -112,7 +112,7 @@ def replace_user_file(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise UsageError(
-            f"{path} can't be written: {error.strerror}", hint="make it and its folder writable"
+            f"{path} can't be written: {error.strerror}", hint="make room, or make it and its folder writable"
         ) from error
 
 

@@ -317,6 +317,11 @@ def _failures(receipt: Receipt) -> dict[str, str]:
     for row in receipt.worse_rows():
         # On each node, it is worse by another percentage.
         found[f"{row.check}: {row.name}"] = row.text
+    for name in required:
+        found.setdefault(name, f"{name}: required and not run")
+    if not found and receipt.verdict is Verdict.FAILED:
+        # Of other programs, or written by hand.
+        found["verdict"] = "; ".join(receipt.reasons) or "its verdict is failed, without a reason"
     return found
 
 

@@ -119,6 +119,14 @@ def test_the_comparison_is_beside_a_folder_without_a_name(
     assert node(".") == node("receipt.json") == (2, "CRITICAL: lost")
 
 
+def test_the_comparison_names_a_node_by_its_link(node: Node, tmp_path: Path) -> None:
+    link = tmp_path / "fleet" / "node1"
+    link.parent.mkdir()
+    link.symlink_to(written(tmp_path / "store" / "a"))
+    compared(link, "drain", "lost")
+    assert node(link) == node(link / "receipt.json") == (2, "CRITICAL: lost")
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"made_at": 3}', '{"made_at": "yesterday"}', "[" * 99_999])
 def test_without_a_receipt_nothing_is_known(node: Node, tmp_path: Path, text: str) -> None:
     assert node(tmp_path / "none")[0] == 3

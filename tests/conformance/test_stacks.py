@@ -332,9 +332,12 @@ def test_without_a_gpu_device_reports_what_is_loaded(torch_29: Path, tmp_path: P
 
 
 def test_a_library_that_is_not_the_locked_one_fails(torch_29: Path, tmp_path: Path) -> None:
-    result = _device(torch_29, tmp_path, {**_RIGHT, "nvidia_cudnn_cu12": "9.1.0.70"})
+    others = {"nvidia_cudnn_cu12": "9.1.0.70", "nvidia_cuda_runtime_cu12": "12.6.77"}
+    result = _device(torch_29, tmp_path, {**_RIGHT, **others})
     assert (result["status"], result["cause"]) == ("failed", "found")
     assert "cuDNN = locked: 9.10.2 runs" in result["reason"] and "locked is 9.1.0.70" in result["reason"]
+    wrong = [each for each in result["findings"] if not each["ok"]]
+    assert sorted(each["name"] for each in wrong) == ["CUDA runtime = locked", "cuDNN = locked"]
 
 
 def test_another_nccl_instead_of_the_locked_one_is_found(torch_29: Path, torch_26: Path, tmp_path: Path) -> None:

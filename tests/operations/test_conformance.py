@@ -194,6 +194,7 @@ def test_a_changed_file_fails_and_is_named(user: User) -> None:
         (["--limit", "lock"], "--limit lock: the form is NAME=SECONDS"),
         (["--limit", "lock=inf"], "--limit lock=inf: the form is NAME=SECONDS"),
         (["--world-size", "none"], "--world-size none"),
+        (["--world-size", "0"], "--world-size 0"),
         (["--burn", "0"], "--burn 0: not a number of minutes"),
         (["--nodes", "2", "--node-rank", "2"], "--node-rank 2: the ranks of 2 nodes are 0 to 1"),
         (["--node-rank", "1"], "--node-rank 1: there is one node, and its rank is 0"),

@@ -165,6 +165,9 @@ def test_a_failed_run_is_drained_whatever_the_reason() -> None:
     assert odd(fleet(made_nodes(one(rate()), worse=worse))) == {"worse": (NodeVerdict.DRAIN, why)}
     unknown = worse.model_copy(update={"reasons": ()})
     assert set(odd(fleet(made_nodes(one(rate()), unknown=unknown)))) == {"unknown"}
+    foreign = one(rate()).model_copy(update={"verdict": Verdict.FAILED, "reasons": ()})
+    without = (NodeVerdict.DRAIN, "its verdict is failed, without a reason")
+    assert odd(fleet(made_nodes(one(rate()), foreign=foreign))) == {"foreign": without}
 
 
 def test_a_fleet_on_which_nothing_ran_is_not_known() -> None:

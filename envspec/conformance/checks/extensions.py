@@ -6,6 +6,7 @@ that one alone.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -43,10 +44,13 @@ def check(context: CheckContext) -> None:
     for left, (name, devices) in zip(range(len(rounds), 0, -1), rounds):
         limit_s = round(min(SIZES["extensions.case_s"] * context.request.limit_factor, left_s / left), 1)
         with context.phase(name):
+            # In the check's own log at once: the check may end before the case.
+            sys.stdout.flush()
+            output = sys.stdout.buffer
             processes = {}
             for device in devices:
                 folder = _folder(context, name, device)
-                processes[device] = isolation.start("--case", request, folder, name, device)
+                processes[device] = isolation.start("--case", request, folder, name, device, output=output)
             ended = isolation.wait(processes.values(), limit_s)
             left_s -= ended.counted_s
             for device, process in processes.items():
@@ -68,7 +72,6 @@ def _folder(context: CheckContext, name: str, device: str) -> Path:
 def _report(context: CheckContext, name: str, device: str, exited: int | None, overrun: Overrun | None) -> None:
     """Add a process's findings to the check's, and how it failed."""
     folder = _folder(context, name, device)
-    print((folder / isolation.LOG).read_text(encoding="utf-8", errors="replace"))
     events = ProcessEvents.read(folder / isolation.EVENTS)
     for finding in events.findings:
         context.write("findings", finding)
