@@ -170,14 +170,16 @@ class Context:
             UsageError: a setting that can't be used.
             UnsafeCache: other users could write to the cache.
         """
-        import logging
-
         from envspec.io.cache import FolderInUse, cache_root
         from envspec.io.http_settings import timeouts
         from envspec.settings import read_settings
 
         if environ is None:
             environ = os.environ
+        if reporter is None:
+            import logging
+
+            reporter = ReporterOf(warning=logging.getLogger("envspec").warning)
         settings = read_settings(environ)
         found = settings.environ
         cache = cache_root(found)
@@ -193,7 +195,7 @@ class Context:
             timeouts=timeouts(found, Timeouts()),
             mirrors={**settings.mirrors, **(mirrors or {})},
             unconfined=unconfined,
-            reporter=reporter or ReporterOf(warning=logging.getLogger("envspec").warning),
+            reporter=reporter,
         )
 
     @property

@@ -371,13 +371,18 @@ def _copy(root: Path, folder: Path, sha256: str) -> Path:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(root / name, target, follow_symlinks=False)
-    check_copy(folder, root, sha256)
+    # Not the copy: who may run its files depends on their owner and on the mount.
+    if tree_sha256(root) != sha256:
+        raise _was_changed(root)
     return folder
 
 
 def check_copy(copy: Path, path: Path, sha256: str) -> None:
     """Raises UsageError, and removes a file's copy, if it is not what was hashed: it is cached under the hash."""
     if tree_sha256(copy) != sha256:
-        if copy.is_file():
-            copy.unlink()
-        raise UsageError(f"{path} was changed while it was read", hint="run the same command again")
+        copy.unlink()
+        raise _was_changed(path)
+
+
+def _was_changed(path: Path) -> UsageError:
+    return UsageError(f"{path} was changed while it was read", hint="run the same command again")

@@ -109,12 +109,15 @@ def command(sources: tuple[Path, ...], prefixes: tuple[Path, ...], path: Path | 
     now = datetime.now(timezone.utc).replace(microsecond=0)
     if not sources and not prefixes:
         sources = (Path(),)
+    as_of = None
+    if chosen["as_of"] is not None:
+        as_of = as_of_option(chosen["as_of"], now)
     files, gpus = _files_in(sources, chosen["gpus"])
     request = InitRequest(
         root=Path(),
         sources=(*files, *prefixes),
         choices=Choices(
-            as_of=None if chosen["as_of"] is None else as_of_option(chosen["as_of"], now),
+            as_of=as_of,
             name=chosen["name"],
             python=chosen["python"],
             platforms=tuple(map(Platform, chosen["platforms"])),

@@ -152,7 +152,7 @@ def doctor() -> Result:
     exit_code = 0
     if any(finding.state is FindingState.MISSING for finding in findings):
         exit_code = UnfitMachine.exit_code
-    return in_formats(DOCTOR, findings, exit_code)
+    return in_formats(DOCTOR, findings, exit_code, width=terminal.row_width)
 
 
 @click.command()
@@ -190,7 +190,7 @@ def config() -> Result:
         variables.append({"variable": name, "value": value, "description": what})
     document = {"file": str(path), "exists": path.is_file(), "settings": found, "variables": variables}
     tables = [listing("", rows), listing("other variables that are set:", others)]
-    return plain(lambda: document, text([head], tables, terminal.width()).splitlines())
+    return plain(lambda: document, text([head], tables, terminal.row_width()).splitlines())
 
 
 @click.command()

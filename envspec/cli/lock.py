@@ -243,7 +243,7 @@ def lock_together(requests: Sequence[LockRequest], chosen: Mapping[str, Any], co
     previews: list[Done] = []
     if not errors and (chosen["dry_run"] or requests[0].text is not None):
         previews = [_preview(request, each) for request, each in zip(requests, made, strict=True)]
-    changed: list[tuple[Path, ...] | UsageError] = []
+    changed: list[tuple[Path, ...] | EnvspecError] = []
     if not errors and not chosen["dry_run"]:
         changed = write_all(requests, made)
         errors = _errors_in(changed)

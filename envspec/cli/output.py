@@ -79,12 +79,18 @@ class Result:
 
 
 def in_formats(
-    formats: Formats[_T], value: _T, exit_code: int = 0, *, error: EnvspecError | None = None, sealed: bool = False
+    formats: Formats[_T],
+    value: _T,
+    exit_code: int = 0,
+    *,
+    error: EnvspecError | None = None,
+    sealed: bool = False,
+    width: Callable[[], int] = terminal.width,
 ) -> Result:
     """A value that `envspec.report` renders."""
 
     def render(form: str) -> str:
-        return formats.render(form, value, terminal.width())
+        return formats.render(form, value, width())
 
     return Result(render, exit_code, terminal.answer_sections, error, sealed)
 

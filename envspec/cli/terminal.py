@@ -71,6 +71,11 @@ def width() -> int:
     return max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size((WIDTH, 24)).columns))
 
 
+def row_width() -> int:
+    """As `width`, but without a limit if the result is not for a terminal: other programs read its lines."""
+    return width() if is_terminal(sys.stdout) else sys.maxsize
+
+
 def answer(text: str) -> None:
     """Write a command's result to stdout; characters that its encoding lacks are escaped.
 

@@ -95,7 +95,7 @@ def _recorded(path: Path, receipt: Mapping[str, Any]) -> tuple[list[str], list[s
     If the nodes were compared, that decides: what fails on all of them is no fault of this one.
     """
     # Not through links: `fleet report` names a node by its link.
-    node = Path(os.path.abspath(path))
+    node = Path(os.path.abspath(path))  # noqa: PTH100
     if not node.is_dir():
         node = node.parent
     try:

@@ -229,7 +229,8 @@ class _Suite:
                 raise _Unkillable
 
         errors: deque[str] = deque(maxlen=_STDERR_LINES)
-        streams = Streams(None, _OutputLines(read_line), _OutputLines(errors.append))
+        stderr = _OutputLines(errors.append)
+        streams = Streams(None, _OutputLines(read_line), stderr)
         try:
             status = run(engine, image, settings, streams, warn)
         except (_Unkillable, EngineError):
@@ -241,6 +242,8 @@ class _Suite:
         except NoGpuRuntime as error:
             hint = (error.hint or "").partition(";")[0]
             raise UnfitMachine(error.message, hint=f"{_WITHOUT_GPU}; {hint}") from error
+        # Ends a last line that has no end.
+        stderr.write(b"\n")
         return Finished(status, "", "\n".join(errors))
 
     def _image(self, lock: Lock, engine: Engine, platform: Platform, location: SuiteLocation) -> EngineImage:

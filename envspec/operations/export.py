@@ -15,12 +15,11 @@ from envspec.context import Context, comma_separated
 from envspec.errors import UsageError
 from envspec.io.files import replace_user_file
 from envspec.lockfile.folder import NamedLock, named_lock
-from envspec.models import Platform
 from envspec.operations.lock_state import packages_in
 
 if TYPE_CHECKING:
     from envspec.lockfile.export.types import Exported, Location
-    from envspec.models import Lock, Package, Resolution
+    from envspec.models import Lock, Package, Platform, Resolution
 
 
 class Platforms(Enum):
@@ -90,6 +89,7 @@ def export(  # noqa: PLR0913 (every option may be left out)
     """
     from envspec.lockfile.document import canonical
     from envspec.lockfile.export.types import ExportRequest, is_project, project_of
+    from envspec.models import Platform
     from envspec.operations.lock.complete import container_config
 
     context = context or Context.from_environment(usual_jobs=8)
@@ -235,7 +235,7 @@ def destination(path: Path, form: str, name: str) -> Path:
     # The standard allows no dot in the name between the others.
     usual = format_of(form).name.format(name=name.replace(".", "-"))
     is_file = path.exists() or path.suffix or path.name == usual
-    if path.is_dir() or not is_file:
+    if (path.is_dir() and path.name != usual) or not is_file:
         path /= usual
     if form == "pylock" and not re.fullmatch(r"pylock\.(?:[^.]+\.)?toml", path.name):
         raise UsageError(

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from envspec.context import Context, comma_separated
-from envspec.errors import UsageError
-from envspec.io.cache import CacheError, JsonCache
+from envspec.errors import EnvspecError, UsageError
+from envspec.io.cache import JsonCache
 from envspec.lockfile.folder import find_lock, read_current
 from envspec.lockfile.header import LOCK_FILE
 from envspec.version import VERSION
@@ -105,7 +105,7 @@ class ImageRequest:
     def remember(self, images: Sequence[Image], digest: str) -> None:
         """Keep the IDs for the next time, if the cache can be written. digest: of what a push tags."""
         rows = [(image.platform.value, image.id) for image in images]
-        with suppress(CacheError, UsageError):
+        with suppress(EnvspecError, OSError):
             # The build read the code again: after an edit since, the IDs are of other code.
             if self._key and self._key == self._current_key():
                 self._cache.write(self._key, {"ids": rows, "digest": digest})

@@ -173,6 +173,23 @@ def test_a_place_where_nothing_can_be_written() -> None:
     assert caught.value.exit_code == 2
 
 
+@WAYS
+def test_a_folder_that_may_not_be_written(tmp_path: Path, exchange: Exchange) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere; /proc stands in for it above")
+    folder = tmp_path / "locks" / "one"
+    write_folder(folder, files("1", "Dockerfile"))
+    folder.chmod(0o555)
+    folder.parent.chmod(0o555)
+    try:
+        with pytest.raises(LockNotWritable, match="can't be written: Permission denied"):
+            write_folder(folder, files("2", "Dockerfile"), exchange=exchange)
+        assert on_disk(folder) == files("1", "Dockerfile")
+    finally:
+        folder.parent.chmod(0o755)
+        folder.chmod(0o755)
+
+
 @pytest.mark.parametrize("way", ["rename_exchange", "no_exchange"])
 def test_no_room(tmp_path: Path, way: str) -> None:
     """The system's own limit on a file's size stands in for a full disk: the write fails half-way."""

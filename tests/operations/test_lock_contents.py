@@ -166,6 +166,18 @@ def test_a_server_that_fails_is_requested_again_by_another_run(
     assert locked(user) == {"big": contents(big()), "small-one": contents(SMALL)}
 
 
+def test_without_any_digest_a_lock_is_not_done(tmp_path: Path, serve: Serve) -> None:
+    index = serve([File(big()), File(SMALL)])
+    user = user_of(tmp_path, index)
+    for each in (big(), SMALL):
+        index.fail(index.file_path(each.filename), Status(503))
+    user.locked()
+    assert locked(user) == {"big": None, "small-one": None}
+    index.heal()
+    assert user.locks().status == 0
+    assert locked(user) == {"big": contents(big()), "small-one": contents(SMALL)}
+
+
 @pytest.mark.parametrize(
     "record",
     [b'"never closed\n', b"a,b\n", b"small_one/__init__.py,md5=abcd,0\n", b"\xff,sha256=abcd,0\n"],

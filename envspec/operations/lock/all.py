@@ -6,7 +6,7 @@ On the way of `envspec lock` before anything heavy is imported: locks that are c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def lock_all(request: LockRequest, context_of: ContextOf) -> None:
             raise each
         made.append(each)
     for written in write_all(requests, made):
-        if isinstance(written, UsageError):
+        if isinstance(written, EnvspecError):
             raise written
 
 
@@ -78,7 +78,7 @@ def _compile(
         return error
 
 
-def write_all(requests: Sequence[LockRequest], made: Sequence[Compiled]) -> list[tuple[Path, ...] | UsageError]:
+def write_all(requests: Sequence[LockRequest], made: Sequence[Compiled]) -> list[tuple[Path, ...] | EnvspecError]:
     """Write the locks, and the spec if its dates have changed; the paths that were written or removed, the spec first.
 
     made: of each request. Each folder is written as one step; a run that is killed between two of them leaves locks of
@@ -89,7 +89,7 @@ def write_all(requests: Sequence[LockRequest], made: Sequence[Compiled]) -> list
     changed, the spec is as it was.
     """
     path, new_text = requests[0].spec_path, made[0].new_text
-    changed: list[tuple[Path, ...] | UsageError] = []
+    changed: list[tuple[Path, ...] | EnvspecError] = []
     try:
         for request, each in zip(requests, made, strict=True):
             if each.files:
@@ -99,15 +99,17 @@ def write_all(requests: Sequence[LockRequest], made: Sequence[Compiled]) -> list
                 folder_changes(request.directory, each.files)
         if new_text is not None:
             _write_spec(path, made[0].original_text, new_text)
-    except UsageError as error:
+    except EnvspecError as error:
         return [error]
     for request, each in zip(requests, made, strict=True):
         try:
             changed.append(write_folder(request.directory, each.files) if each.files else ())
         except UsageError as error:
             if new_text is not None and not any(changed):
-                replace_user_file(path, made[0].original_text.encode())
                 new_text = None
+                # The first error is the one to report.
+                with suppress(UsageError):
+                    replace_user_file(path, made[0].original_text.encode())
             changed.append(error)
             break
     if new_text is not None and isinstance(changed[0], tuple):
