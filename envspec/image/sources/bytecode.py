@@ -46,6 +46,8 @@ _LENGTH: Final = struct.Struct("<I")
 #: Modules compiled ahead of their consumer: enough for a large library, a few MiB at most.
 _AHEAD: Final = 256
 _POLL_S: Final = 0.1
+#: How long a process that is to end may still be starting.
+_START_S: Final = 2.0
 #: Bytes of source that are worth another process: it starts in the time of compiling some 150 KiB.
 _PER_WORKER: Final = 256 * 1024
 #: Fixes the order in constant sets. `-I` would ignore it, so the worker's command has that option's other parts.
@@ -177,21 +179,24 @@ class _Workers:
         self._of_thread = threading.local()
         self._all: list[_Worker] = []
         self._is_ending = False
+        self._lock = threading.Lock()
 
     def compile(self, module: SourceModule) -> bytes:
         if not hasattr(self._of_thread, "worker"):
-            worker = _Worker(self._pyc)
-            self._all.append(worker)
-            if self._is_ending:
-                worker.kill()
+            with self._lock:
+                if self._is_ending:
+                    raise Cancelled
+                worker = _Worker(self._pyc)
+                self._all.append(worker)
             worker.check_version()
             self._of_thread.worker = worker
         data: bytes = self._of_thread.worker.compile(module.path, module.read())
         return data
 
     def kill(self) -> None:
-        self._is_ending = True
-        for worker in tuple(self._all):
+        with self._lock:
+            self._is_ending = True
+        for worker in self._all:
             worker.kill()
 
     def close(self) -> None:
@@ -204,6 +209,7 @@ class _Worker:
 
     def __init__(self, pyc: PycCompiler) -> None:
         self._pyc = pyc
+        self._has_started = threading.Event()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close())
         command: Sequence[str] = [str(pyc.python), "-s", "-S", "-B", "-W", "ignore", "-X", "utf8", str(WORKER)]
         if pyc.sandbox:
@@ -228,7 +234,10 @@ class _Worker:
 
     def check_version(self) -> None:
         """Refuse a Python whose bytecode the image's Python can't load."""
-        version, _, tag = self._answer("its start").decode().partition(" ")
+        try:
+            version, _, tag = self._answer("its start").decode().partition(" ")
+        finally:
+            self._has_started.set()
         if tag != self._pyc.tag:
             raise UnfitMachine(
                 f"{self._pyc.python} is Python {version} ({tag or 'no CPython'}), the image has {self._pyc.version}",
@@ -246,6 +255,8 @@ class _Worker:
 
     def kill(self) -> None:
         """End the process, even if it is still compiling."""
+        # bubblewrap that is killed before it has tied its child to its own end leaves it, with our end of the pipe.
+        self._has_started.wait(_START_S)
         self._process.kill()
 
     def close(self) -> None:
