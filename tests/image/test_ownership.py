@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import zlib
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -10,7 +13,7 @@ from envspec.image.layers.ownership import OwnedPath, OwnedPathCache, owners_of
 from envspec.image.sources.wheel import Scheme, WheelSource
 from envspec.io.archives import FileConflict
 from tests.support.builders.wheel_trees import locked, tree_of
-from tests.support.builders.zips import FILE, PROGRAM, write_wheel
+from tests.support.builders.zips import FILE, PROGRAM, record_digest, wheel_members, write_wheel, zipped
 
 _SITE = "opt/env/lib/python3.11/site-packages"
 
@@ -32,6 +35,36 @@ def test_two_wheels_of_a_layer_with_one_path(tmp_path: Path) -> None:
         assert b"nvidia/__init__.py,," in tree[f"{_SITE}/{name}-1.0.dist-info/RECORD"].content
     with pytest.raises(FileConflict, match=r"nvidia/__init__\.py belongs to one 1\.0 and to three 1\.0"):
         list(WheelSource((locked(same), locked(runs)), Scheme.of("3.11"), None).entries())
+
+
+#: Two contents of one size and one CRC-32: the second is the CRC's own polynomial.
+ALIKE: Final = (bytes(5), (0x1_DB71_0641).to_bytes(5, "little"))
+SUMS: Final = (record_digest(ALIKE[0]), record_digest(ALIKE[1]))
+
+
+def _by_record(folder: Path, name: str, content: bytes, digest: str) -> WheelSource:
+    """A wheel with `shared.py`, of which RECORD has that hash."""
+    members = wheel_members(name, files=[("shared.py", content, FILE)])
+    path, rows, mode = members[-1]
+    members[-1] = (path, rows.replace(b"shared.py,,", f"shared.py,{digest},".encode()), mode)
+    wheel = folder / f"{name}-1.0-py3-none-any.whl"
+    wheel.write_bytes(zipped(members))
+    return WheelSource((locked(wheel),), Scheme.of("3.11"), None)
+
+
+@pytest.mark.parametrize(
+    ("other", "digest"), [(0, ""), (0, SUMS[0]), (0, f"{SUMS[0]}="), (0, "sha512=x"), (1, ""), (1, SUMS[1])]
+)
+@pytest.mark.parametrize("own", ["", SUMS[0]])
+def test_equal_checksums_are_not_equal_files(own: str, other: int, digest: str, tmp_path: Path) -> None:
+    assert zlib.crc32(ALIKE[0]) == zlib.crc32(ALIKE[1])
+    one, two = _by_record(tmp_path, "one", ALIKE[0], own), _by_record(tmp_path, "two", ALIKE[other], digest)
+    assert _are_apart(tmp_path / "cache", one, two) is (other == 0)
+    if other == 0:
+        assert list(replace(one, wheels=one.wheels + two.wheels).entries())
+    else:
+        with pytest.raises(FileConflict, match=r"shared\.py belongs to one 1\.0 and to two 1\.0"):
+            list(replace(one, wheels=one.wheels + two.wheels).entries())
 
 
 # From lists in the cache
@@ -80,7 +113,7 @@ def test_a_list_outlives_its_wheel_and_half_a_list_is_none(tmp_path: Path) -> No
     cache = tmp_path / "cache"
     assert not OwnedPathCache(cache).has(one)
     assert _are_apart(cache, one)
-    (kept,) = (cache / "image-owned/2").iterdir()
+    (kept,) = (cache / "image-owned/3").iterdir()
     whole = kept.read_bytes()
     kept.write_bytes(whole[: len(whole) // 2])
     assert _are_apart(cache, one) and kept.read_bytes() == whole

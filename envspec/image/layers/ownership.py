@@ -68,8 +68,8 @@ class OwnedPathCache:
     """The lists of OwningSources by key: finds conflicts without reading, or even fetching, all packages again."""
 
     def __init__(self, cache: Path) -> None:
-        # 2: digests of the files of wheels, where there were those of the wheels.
-        self._cache = JsonCache(cache / "image-owned" / "2")
+        # 3: digests of wheels' files have their SHA-256.
+        self._cache = JsonCache(cache / "image-owned" / "3")
 
     def has(self, source: OwningSource) -> bool:
         return self._read(source) is not None

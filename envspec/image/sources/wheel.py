@@ -28,12 +28,13 @@ from installer.utils import Scheme as InstallerScheme
 from installer.utils import construct_record_file, fix_shebang, parse_entrypoints
 
 from envspec.fetch.conda_link import RESERVED_FOLDERS
-from envspec.image.layers.ownership import OwnedPath, owners_of
+from envspec.image.layers.ownership import OwnedPath, owners_of, sha256_of
 from envspec.image.layers.types import PREFIX, Entry, InMemory, ZipMember, with_folders
 from envspec.image.layers.wheel_zip import BadWheel, WheelMember, read_member, unpack_member, wheel_members
 from envspec.image.sources.bytecode import PycCompiler, SourceModule, with_bytecode
 from envspec.io.archives import MAX_METADATA_BYTES, path_problem
 from envspec.names import normalised
+from envspec.verifier.hashing import from_hex
 from envspec.verifier.record import DATA
 
 #: Content of INSTALLER.
@@ -171,6 +172,20 @@ class WheelLayout:
                 rows[path] = RecordEntry(path, None, None)
         with construct_record_file((InstallerScheme("platlib"), rows[path]) for path in sorted(rows)) as text:
             return Entry(self._record_path, _FILE, data=InMemory(text.read()))
+
+    def digest_of(self, entry: Entry) -> str:
+        """Of a file's content and mode, for `OwnedPath`: by the SHA-256 in RECORD, else by the content's own.
+
+        Raises:
+            BadArchive, OSError: the content can't be read.
+        """
+        row = self._rows.get(self._relative(entry.path))
+        sha256 = ""
+        if row is not None and row.hash_ is not None and row.hash_.name == "sha256":
+            sha256 = row.hash_.value.rstrip("=")
+        elif entry.data is not None:
+            sha256 = from_hex(sha256_of(entry.data))
+        return f"{_crc32_of(entry):08x} {entry.size_bytes} {entry.mode:o} {sha256}"
 
     def _add(self, member: WheelMember) -> None:
         top, _, rest = member.path.partition("/")
@@ -366,15 +381,15 @@ class WheelSource:
         """The paths of all wheels, without bytecode and RECORD.
 
         Raises:
-            BadWheel: an invalid wheel. OSError: a wheel can't be read.
+            BadWheel: an invalid wheel. BadArchive, OSError: a wheel can't be read.
         """
         paths = []
         for wheel in self._sorted():
             if wheel not in self._layouts:
                 self._layouts[wheel] = WheelLayout(wheel, self.scheme)
-            for entry in self._layouts[wheel].files.values():
-                digest = f"{_crc32_of(entry):08x} {entry.size_bytes} {entry.mode:o}"
-                paths.append(OwnedPath(entry.path, f"{wheel.name} {wheel.version}", digest))
+            layout = self._layouts[wheel]
+            for entry in layout.files.values():
+                paths.append(OwnedPath(entry.path, f"{wheel.name} {wheel.version}", layout.digest_of(entry)))
         return tuple(paths)
 
     def _sorted(self) -> list[LockedWheel]:
