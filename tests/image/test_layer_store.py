@@ -9,6 +9,7 @@ import random
 import resource
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 
 from envspec.image.layers.gzip import ArchiveMissing, BadArchive
 from envspec.image.layers.store import LayerStore, UnknownLayer
+from envspec.image.layers.threads import Cancelled
 from envspec.image.layers.types import Compression, Entry, Layer, OnDisk
 from envspec.io.cache import CacheError, DamagedCache
 from envspec.models import GpuCodeFound, Library, WheelContent
@@ -96,6 +98,15 @@ def test_one_recipe_serves_every_compression(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "image-layers")
     assert store.write(source, Compression.ZSTD) == late
     assert kept(tmp_path) == ["3.json", "3.side", "3.zst", "3.zstd.json"]
+
+
+def test_a_zstd_form_is_cancelled(tmp_path: Path, source: Listed, store: LayerStore) -> None:
+    store.write(source, Compression.GZIP)
+    cancel = threading.Event()
+    cancel.set()
+    with pytest.raises(Cancelled):
+        store.write(source, Compression.ZSTD, cancel=cancel)
+    assert kept(tmp_path) == ["3.json", "3.side"]
 
 
 def test_processes_at_once_make_it_once(tmp_path: Path) -> None:

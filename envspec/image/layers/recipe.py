@@ -14,6 +14,7 @@ import json
 import secrets
 import struct
 import sys
+import threading
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -32,7 +33,7 @@ from envspec.image.layers.gzip import (
     GzipSegment,
     inflate,
 )
-from envspec.image.layers.threads import CHUNK_BYTES, HashingThread
+from envspec.image.layers.threads import CHUNK_BYTES, HashingThread, cancellable
 from envspec.image.layers.types import ZipMember, ZipMethod
 from envspec.io.cache import DamagedCache, content_value, read_content
 from envspec.io.files import is_unfinished, write_file
@@ -307,8 +308,8 @@ def read_zstd_head(folder: Path) -> ZstdHead | None:
         return None
 
 
-def write_zstd(recipe: Recipe) -> None:
-    """Write the zstd form of a layer that has a recipe."""
+def write_zstd(recipe: Recipe, cancel: threading.Event | None = None) -> None:
+    """Write the zstd form of a layer that has a recipe. Raises Cancelled."""
     digest = Digest()
     packer = zstd.ZstdCompressor(level=_ZSTD_LEVEL)
     with new_file(recipe.folder, "zst") as file:
@@ -318,7 +319,7 @@ def write_zstd(recipe: Recipe) -> None:
             file.write(packed)
 
         with HashingThread(lambda data: write(packer.compress(data))) as packing:
-            for chunk in recipe.tar():
+            for chunk in cancellable(recipe.tar(), cancel or threading.Event()):
                 packing.put(chunk)
         write(packer.flush())
         file.flush()

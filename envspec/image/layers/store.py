@@ -229,13 +229,13 @@ class LayerStore:
                 return found
             head = recipe.read_head(folder)
             if head is None:
-                # A zstd form without its recipe: from a run that was killed between the two.
+                # A damaged recipe is removed alone: its zstd form may differ from that of the new one.
                 recipe.zstd_head_path(folder).unlink(missing_ok=True)
             recipe.sweep(folder, {each.file for each in (head, recipe.read_zstd_head(folder)) if each is not None})
             if head is None:
                 head = write_layer(source, folder, self._cache, observer, cancel)
             if compression is Compression.ZSTD and recipe.read_zstd_head(folder) is None:
-                recipe.write_zstd(recipe.Recipe.open(head, folder, self._cache))
+                recipe.write_zstd(recipe.Recipe.open(head, folder, self._cache), cancel)
             layer = self._layer(source.key, head, compression)
         if layer is None:
             raise EnvspecError(
