@@ -30,7 +30,7 @@ from envspec.build.types import (
 from envspec.build.wheel import build_wheel, check_copy, folder_source, git_source, sdist_source
 from envspec.context import SILENT, Step
 from envspec.diagnostics.machine import this_platform
-from envspec.errors import NetworkError, OfflineMiss, UnfitMachine
+from envspec.errors import NetworkError, OfflineMiss, StaleLock, UnfitMachine
 from envspec.facts import Facts
 from envspec.facts.tables import load_facts
 from envspec.fetch.download import Downloads
@@ -42,6 +42,7 @@ from envspec.io.files import local_path, tree_sha256
 from envspec.io.process import local_glibc
 from envspec.io.store import StoredMetadata
 from envspec.models import (
+    DEFAULT_INDEX,
     DIRECT_URL,
     GIT,
     LOCAL,
@@ -59,8 +60,9 @@ from envspec.models import (
 )
 from envspec.names import normalised
 from envspec.operations.built_wheels import BUILT_WHEELS, find_built
-from envspec.operations.lock_state import LockState, Upgrade, find_package, lacks_wheel, locked_commit
+from envspec.operations.lock_state import LockState, Upgrade, find_package, lacks_wheel, locked_commit, packages_in
 from envspec.operations.session import Session
+from envspec.origins import PYTORCH
 from envspec.reasons import reason
 from envspec.registry.client import resolve_digests
 from envspec.registry.reference import endpoint_of, parse
@@ -465,6 +467,24 @@ def _read_stated(sdist: Path, package: Package) -> bytes:
     return stated_metadata(sdist.read_bytes(), package.file.filename, package.name, package.version)
 
 
+def _check_indexes(lock: Lock, of: str) -> None:
+    """Refuse to build from a lock that has packages of an index that it does not record.
+
+    Build requirements which are that index's would be from the default index.
+
+    Raises:
+        StaleLock: names the index.
+    """
+    existing = {DEFAULT_INDEX, DIRECT_URL, GIT, LOCAL, *(index.name for index in lock.indexes)}
+    for index in sorted({each.file.index for each in packages_in(lock.resolutions)} - existing):
+        if not index.startswith(PYTORCH):
+            raise StaleLock(
+                f"{of} can't be built: the lock of {lock.name} does not record which packages index {index} "
+                "provides, and its build requirements could be from another",
+                hint="run `envspec lock SPEC` to record it",
+            )
+
+
 class Builds:
     """The builds of one lock."""
 
@@ -583,6 +603,7 @@ class Builds:
     async def _request(self, package: Package, part: Resolution) -> BuildRequest:
         lock, file = self._lock, package.file
         of = f"{package.name} {package.version}"
+        _check_indexes(lock, of)
         as_of = lock.as_of
         if file.index not in {DIRECT_URL, GIT}:
             as_of = max(as_of, self._cutoffs.get(package.name, as_of))

@@ -408,6 +408,20 @@ def test_an_address_that_a_requirement_names_leads_nowhere(
     assert user.files() == {}
 
 
+def test_a_lock_that_records_no_routes_builds_nothing(tmp_path: Path, public: IndexServer, corp: IndexServer) -> None:
+    """Such as one that was changed by hand."""
+    corp.add(ecosystem.release("corp-app", "1.0"))
+    user = user_of(tmp_path, public, "own", routes_to(corp.url), pip='build.packages = ["own"]')
+    user.wants("own", "corp-app", as_of=AS_OF, python=RUNNING, rest=routes_to(corp.url), pip='build.packages = ["own"]')
+    assert user.locks().status == 0
+    for name in ("archives", "built"):
+        shutil.rmtree(user.cache / name)
+    write_folder(user.lock, lock_files(replace(read_lock(user.lock), indexes=())))
+    shown = refused(user.runs("install", user.lock, "--prefix", "env", "--python", BASE), 3)
+    assert shown.startswith("own 1.0 can't be built: the lock of small does not record which packages index corp")
+    assert public.requests_for("*corp-*") == []
+
+
 def test_routes_are_part_of_an_order_and_not_of_an_image() -> None:
     """The key of an order without routes is that of before there were any: what was built stays good."""
     target = Target(Platform.LINUX_64, Python("3.11.7", "standalone"), glibc=(2, 28))
