@@ -169,7 +169,7 @@ class BytecodeState(Enum):
 
 def is_bytecode(path: str) -> bool:
     """Whether a path, relative to the environment, is bytecode that Python stores beside its source."""
-    return path.endswith(".pyc") and "/__pycache__/" in path
+    return path.endswith(".pyc") and os.path.basename(os.path.dirname(path)) == "__pycache__"  # noqa: PTH119, PTH120
 
 
 def source_of(path: Path) -> Path | None:

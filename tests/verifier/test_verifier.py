@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envspec.verifier.compare import compare
-from envspec.verifier.hashing import ExpectedFile, from_hex, hash_all
+from envspec.verifier.hashing import ExpectedFile, from_hex, hash_all, is_bytecode
 from envspec.verifier.installed import read_installed
 from envspec.verifier.record import BadRecord, installed_path, record_entries, wheel_path, wheel_sha256
 from envspec.verifier.scan import find_environment, normalised, same_version
@@ -64,6 +64,21 @@ def test_a_file_is_at_one_place(in_wheel: str, installed: str, place: str | None
     (other,) = record_entries(f"{installed},sha256=x,1\n")
     depth = 2 if "Scripts" in installed else 3
     assert (wheel_path(one.path), installed_path(other.path, depth)) == (place, place)
+
+
+@pytest.mark.parametrize(
+    ("path", "is_one"),
+    [
+        ("lib/__pycache__/a.cpython-311.pyc", True),
+        ("__pycache__/a.cpython-311.pyc", True),
+        ("lib/__pycache__/sub/a.pyc", False),
+        ("lib/__pycache__/a.py", False),
+        ("lib/my__pycache__/a.pyc", False),
+        ("a.pyc", False),
+    ],
+)
+def test_bytecode_is_directly_in_its_folder(path: str, is_one: bool) -> None:
+    assert is_bytecode(path) is is_one
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../../../../outside", "../beside"])
