@@ -128,8 +128,9 @@ def test_one_that_is_named(finder: Finder, tmp_path: Path) -> None:
 def test_one_that_is_named_and_does_not_fit(
     version: str, more: dict[str, Any], why: str, finder: Finder, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match=why):
+    with pytest.raises(UsageError, match=why) as caught:
         finder.finds(named=pretends(tmp_path / "mine", version, **more))
+    assert caught.value.hint and caught.value.hint.endswith("; or omit bytecode with --no-compile-bytecode")
     with pytest.raises(UsageError, match="is not a CPython that runs here"):
         finder.finds(named=tmp_path / "nothing")
 

@@ -458,7 +458,7 @@ async def find_compiler(
         own build differs from the lock. NoConfinement: there is only the image's own, and no sandbox.
     """
     if named is not None:
-        return _compiler(await named_interpreter(named, python, context.environ), python, context)
+        return await _named(named, python, context)
     no_sandbox: NoConfinement | None = None
     try:
         if (found := await _own(python, own, context)) is not None:
@@ -485,6 +485,16 @@ async def find_compiler(
         hint=f"use --python PATH (`uv python install {python.version}` fetches one), or omit bytecode with "
         "--no-compile-bytecode",
     )
+
+
+async def _named(path: Path, python: Python, context: Context) -> PycCompiler:
+    """The user's choice. Raises UsageError."""
+    try:
+        local = await named_interpreter(path, python, context.environ)
+    except UsageError as error:
+        error.hint = f"{error.hint}; or omit bytecode with --no-compile-bytecode"
+        raise
+    return _compiler(local, python, context)
 
 
 async def _own(python: Python, build: PythonBuild | None, context: Context) -> PycCompiler | None:
