@@ -198,6 +198,13 @@ async def probe_interpreter(path: Path, environ: Mapping[str, str]) -> Interpret
     return Interpreter(Path(executable or path), version, magic) if is_supported else None
 
 
+def local_glibc() -> tuple[int, int] | None:
+    """This machine's glibc; None if it has another C library."""
+    name, version = platform.libc_ver()
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if name == "glibc" and found else None
+
+
 def bound_to_parent() -> int:
     """Run the program in `sys.argv` until it or this stdin ends; its exit status, 137 if it was killed."""
     # Installed files are hard links into its cache: write access to an environment would be write access to the cache.
@@ -218,10 +225,3 @@ if __name__ == "__main__":
     sys.stdout.flush()
     # Not `sys.exit`, which would wait for the reading thread.
     os._exit(bound_to_parent())
-
-
-def local_glibc() -> tuple[int, int] | None:
-    """This machine's glibc; None if it has another C library."""
-    name, version = platform.libc_ver()
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if name == "glibc" and found else None

@@ -323,7 +323,7 @@ def test_links_stay_as_they_are(builder: Builder) -> None:
         (("absolute",), r"absolute-1\.0-0\.conda: it contains '/etc/out'"),
     ],
 )
-def test_what_would_be_written_elsewhere_is_refused_before(names: tuple[str, ...], what: str, builder: Builder) -> None:
+def test_what_would_be_written_elsewhere_is_refused(names: tuple[str, ...], what: str, builder: Builder) -> None:
     with pytest.raises(BadCondaPackage, match=what) as caught:
         builder.entries(builder.rows(*names))
     assert caught.value.exit_code == 5 and caught.value.hint

@@ -24,6 +24,7 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final
 
+from envspec.conformance.text import first_of
 from envspec.context import Context
 from envspec.engine.errors import NoEngine
 from envspec.errors import EnvspecError, NoSolution, UsageError
@@ -390,7 +391,7 @@ def _record(
 
 
 def _difference(locked: SystemLayer, found: SystemLayer) -> SystemDiffers:
-    lines = package_differences(locked.packages, found.packages)
+    lines = first_of(package_differences(locked.packages, found.packages), _MAX_LINES)
     hint = (
         "run `envspec lock --upgrade --image SPEC` for the archive's current packages, or set [system] snapshot to "
         "a date"
@@ -400,9 +401,7 @@ def _difference(locked: SystemLayer, found: SystemLayer) -> SystemDiffers:
             "report that the same packages gave other files, with both lists: system-layers/*/*/entries.json in this "
             "cache and in that of the lock's author"
         )
-    shown = [f"  {line}" for line in lines[:_MAX_LINES]]
-    if len(lines) > _MAX_LINES:
-        shown.append(f"  and {len(lines) - _MAX_LINES} more")
+    shown = [f"  {line}" for line in lines]
     what = f"the system layer for {found.platform.value} is {found.diff_id}, but the lock has {locked.diff_id}"
     return SystemDiffers("\n".join([what, *shown]), hint=hint)
 
