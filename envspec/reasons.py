@@ -60,6 +60,15 @@ def _words(one: Reason) -> str:
     return f"{text}: {words(one.because)}" if one.because else text
 
 
+#: What excludes a record of a conda channel, as a part of a sentence: that of a reason, or that of an error.
+CONDA_PARTS: Final[Mapping[str, str]] = {
+    "conda-excluded": "{constraint}",
+    "conda-excluded-by-cuda": '[cuda] version = "{cuda}"',
+    "conda-excluded-for-cuda": "[cuda], which requires a CUDA build of {package}",
+    "conda-undated": "has no build time",
+    "conda-too-late": "was built on {built} at the earliest, after as_of {as_of}",
+}
+
 WORDS: Final[Mapping[str, str]] = {
     # Whatever is decided.
     "in-spec": "set in the spec",
@@ -224,9 +233,9 @@ WORDS: Final[Mapping[str, str]] = {
     "other-labels": "its wheels are for {labels}",
     "unreadable": "{problem}",
     # The same of a record of a conda channel.
-    "conda-excluded": "excluded by {constraint}",
-    "conda-excluded-by-cuda": 'excluded by [cuda] version = "{cuda}"',
-    "conda-excluded-for-cuda": "excluded by [cuda], which requires a CUDA build of {package}",
+    "conda-excluded": f"excluded by {CONDA_PARTS['conda-excluded']}",
+    "conda-excluded-by-cuda": f"excluded by {CONDA_PARTS['conda-excluded-by-cuda']}",
+    "conda-excluded-for-cuda": f"excluded by {CONDA_PARTS['conda-excluded-for-cuda']}",
     "conda-allowed-by": "{package} allows only {requirement}",
     "conda-allows": "it allows only {requirement}, and {package} is {version}",
     "conda-no-machine": "it needs {requirement}, which this environment's machine does not have",
@@ -234,8 +243,8 @@ WORDS: Final[Mapping[str, str]] = {
     "conda-needs": "it needs {requirement}, and {package} is {version}",
     "conda-conflict": "its requirements conflict with the rest",
     "conda-not-in-channel": "its channel does not have it",
-    "conda-undated": "it has no build time",
-    "conda-too-late": "it was built on {built} at the earliest, after as_of {as_of}",
+    "conda-undated": f"it {CONDA_PARTS['conda-undated']}",
+    "conda-too-late": f"it {CONDA_PARTS['conda-too-late']}",
     "conda-spec-prefers": "the spec prefers {version}; `--upgrade-package {package}` moves it",
     "conda-lock-keeps": "the lock keeps {version}; `--upgrade-package {package}` moves it",
     # What the user of a lock should know.

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from envspec.models import CondaPackage, Rejected
-from envspec.reasons import Reason, Why, reason
+from envspec.reasons import CONDA_PARTS, Reason, Why, reason
 from envspec.resolve.conda.channels import in_time, is_in_time
 from envspec.resolve.conda.records import (
     constrained_name,
@@ -69,6 +69,12 @@ _ABSENT: Final[Mapping[str, Obstacle]] = {
     "__cuda_arch": Obstacle("needs [cuda] gpus in the spec"),
 }
 _NOT_HERE: Final = Obstacle("this platform does not have")
+#: By the code of a reason.
+_CAUSES: Final[Mapping[str, Cause]] = {
+    "conda-excluded-by-cuda": Cause.CUDA_VERSION,
+    "conda-undated": Cause.UNDATED,
+    "conda-too-late": Cause.TOO_LATE,
+}
 
 
 def with_key(request: CondaRequest, requirement: str) -> str:
@@ -81,27 +87,18 @@ def with_key(request: CondaRequest, requirement: str) -> str:
     return f"{requirement} ({key})"
 
 
-def _is_cap(request: CondaRequest, constraint: str) -> bool:
-    """Whether a constraint is there for the version of [cuda]."""
-    return request.cuda is not None and name_of(constraint) in _CAPS
-
-
-def _constraint_limit(request: CondaRequest, constraint: str) -> Obstacle:
-    """A constraint in the spec's words."""
-    name = constrained_name(constraint)
-    if name is not None:
-        return Obstacle(f"[cuda], which requires a CUDA build of {name}")
-    if _is_cap(request, constraint):
-        return Obstacle(f'[cuda] version = "{request.cuda}"', Cause.CUDA_VERSION)
-    return Obstacle(constraint)
+def _obstacle_of(why: Reason) -> Obstacle:
+    """The obstacle of a reason, whose code is in CONDA_PARTS."""
+    text = CONDA_PARTS[why.code].format_map(dict(why.values))
+    return Obstacle(text, _CAUSES.get(why.code, Cause.OTHER))
 
 
 def _excluded(request: CondaRequest, constraint: str) -> Reason:
-    """The same as a reason of a lock."""
+    """What a constraint excludes is excluded by, in the spec's words."""
     name = constrained_name(constraint)
     if name is not None:
         return reason("conda-excluded-for-cuda", package=name)
-    if _is_cap(request, constraint):
+    if request.cuda is not None and name_of(constraint) in _CAPS:
         return reason("conda-excluded-by-cuda", cuda=request.cuda)
     return reason("conda-excluded", constraint=constraint)
 
@@ -145,7 +142,7 @@ class RequestLimits:
         for text in specs_of(name, self.request.requirements):
             yield text, Obstacle(with_key(self.request, text))
         for text in specs_of(name, self.request.constraints):
-            yield text, _constraint_limit(self.request, text)
+            yield text, _obstacle_of(_excluded(self.request, text))
 
     def obstacle(self, record: RepoDataRecord) -> Obstacle | None:
         """Why a record cannot be chosen whatever else is, as a predicate; None if it can."""
@@ -184,9 +181,7 @@ class RequestLimits:
 
     def too_late(self, records: Sequence[RepoDataRecord]) -> Obstacle:
         """What excludes records of one name none of which is in time."""
-        why = too_late(records, self.request)
-        cause = Cause.TOO_LATE if why.code == "conda-too-late" else Cause.UNDATED
-        return Obstacle(str(why).removeprefix("it "), cause)
+        return _obstacle_of(too_late(records, self.request))
 
     def _unmet_by_machine(self, name: str, requirement: str) -> Obstacle | None:
         present = self.machine.get(name)
