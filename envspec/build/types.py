@@ -59,7 +59,7 @@ class BuildEnvironment:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class BuildSource:
     """What a wheel is built of.
 
     identity: SHA-256 of the sdist, or another identity of its contents.
@@ -86,7 +86,7 @@ class BuildRequest:
     version: str | None
     target: Target
     as_of: datetime
-    source: Source
+    source: BuildSource
     indexes: tuple[NamedIndex, ...] = field(default=(), repr=False)
     locked: BuiltWheel | None = None
     compilers: Compilers = Compilers.CONTAINER

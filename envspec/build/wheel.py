@@ -29,12 +29,12 @@ from envspec.build.reproducible import (
 from envspec.build.types import (
     REQUIRES_TORCH,
     BuildRequest,
+    BuildSource,
     BuildTools,
     CachedWheel,
     Compilers,
     IsPlaceholder,
     NeedsCompiler,
-    Source,
     UnexpectedWheel,
     WheelBuildFailed,
     WrongWheel,
@@ -337,16 +337,16 @@ def _unusable(folder: Path, why: str) -> UnfitMachine:
     return UnfitMachine(f"{folder}, where a wheel is built, can't be used: {why}", hint="have it removed")
 
 
-def sdist_source(sha256: str, fetch: Callable[[], Awaitable[Path]]) -> Source:
+def sdist_source(sha256: str, fetch: Callable[[], Awaitable[Path]]) -> BuildSource:
     """fetch: gives the checked file."""
 
     async def lay_out(folder: Path, of: str) -> Path:
         return await asyncio.to_thread(unpack, await fetch(), folder, of)
 
-    return Source(sha256, lay_out)
+    return BuildSource(sha256, lay_out)
 
 
-def git_source(address: GitAddress, commit: str, environ: Mapping[str, str], connectivity: Connectivity) -> Source:
+def git_source(address: GitAddress, commit: str, environ: Mapping[str, str], connectivity: Connectivity) -> BuildSource:
     """A commit, whose identity does not include credentials."""
 
     async def lay_out(folder: Path, of: str) -> Path:
@@ -354,16 +354,16 @@ def git_source(address: GitAddress, commit: str, environ: Mapping[str, str], con
             raise OfflineMiss(f"the wheel of {of}")
         return await check_out(address, commit, folder, of, environ)
 
-    return Source(without_credentials(address.pinned(commit)), lay_out)
+    return BuildSource(without_credentials(address.pinned(commit)), lay_out)
 
 
-def folder_source(root: Path, sha256: str) -> Source:
+def folder_source(root: Path, sha256: str) -> BuildSource:
     """A folder, of which a copy is built. sha256: `tree_sha256` of the folder."""
 
     async def lay_out(folder: Path, _: str) -> Path:
         return await asyncio.to_thread(_copy, root, folder / "project", sha256)
 
-    return Source(f"tree:{sha256}", lay_out)
+    return BuildSource(f"tree:{sha256}", lay_out)
 
 
 def _copy(root: Path, folder: Path, sha256: str) -> Path:

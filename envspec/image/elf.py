@@ -128,7 +128,7 @@ class DynamicScan:
 
     def __init__(self) -> None:
         self._seen = 0
-        self._kept = [Kept(0, HEAD_BYTES)]
+        self._kept = [KeptBytes(0, HEAD_BYTES)]
         self._tables: _ElfTables | None = None
         self._next = HEAD_BYTES  # when enough has been seen to know what else to keep; -1 if all is known
 
@@ -147,7 +147,7 @@ class DynamicScan:
                 more.add(start, data)
                 self._kept.append(more)
 
-    def _more(self) -> Kept | None:
+    def _more(self) -> KeptBytes | None:
         """First what is around the dynamic section; once that is known, the names behind it."""
         if self._tables is None:
             self._tables = _tables(self.read)
@@ -155,10 +155,10 @@ class DynamicScan:
                 self._next = -1
                 return None
             self._next = self._tables.dynamic[1]
-            return Kept(max(HEAD_BYTES, self._tables.dynamic[0] - _AROUND_BYTES), self._tables.dynamic[1])
+            return KeptBytes(max(HEAD_BYTES, self._tables.dynamic[0] - _AROUND_BYTES), self._tables.dynamic[1])
         self._next = -1
         start, end, _ = _names(self.read(*self._tables.dynamic), self._tables)
-        return Kept(start, end) if end - start < _AROUND_BYTES else None
+        return KeptBytes(start, end) if end - start < _AROUND_BYTES else None
 
     def read(self, start: int, end: int) -> bytes:
         """As `Read`; the file ends where the pieces did."""
@@ -169,7 +169,7 @@ class DynamicScan:
         raise NotKept(start, end)
 
 
-class Kept:
+class KeptBytes:
     """A part of the file. start, end: its offsets."""
 
     def __init__(self, start: int, end: int) -> None:

@@ -18,7 +18,7 @@ from typing import Final
 from envspec.errors import NoSolution
 from envspec.facts import Facts
 from envspec.facts.gpu import Runs, capabilities_of, capability_of, find_gpu, has_other_kernels, runs, without_code
-from envspec.image.elf import MAGIC, Kept
+from envspec.image.elf import MAGIC, KeptBytes
 from envspec.models import GpuCode, GpuCodeFound, Lock, Platform, WheelContent
 
 #: Magic 0xBA55ED50, version 1, 16 bytes of header.
@@ -143,7 +143,7 @@ class _SectionTable:
     def __init__(self, head: bytes) -> None:
         self._table, self._each, self._count, self._names = _ELF_HEADER.unpack_from(head)
         end = self._table + self._each * self._count + _NEAR_BYTES
-        self.kept = Kept(max(0, self._table - _NEAR_BYTES), end)
+        self.kept = KeptBytes(max(0, self._table - _NEAR_BYTES), end)
 
     def within(self, containers: Sequence[_Container]) -> list[_Container]:
         """The containers in the section for GPU code; all if the library has no section names."""

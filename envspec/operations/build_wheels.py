@@ -19,11 +19,11 @@ from envspec.build.types import (
     BuildContainer,
     BuildEnvironment,
     BuildRequest,
+    BuildSource,
     BuildTools,
     CachedWheel,
     Compilers,
     NeedsCompiler,
-    Source,
     WheelBuildFailed,
     WrongWheel,
 )
@@ -230,7 +230,7 @@ class _Found:
     index: str
     url: str
     sdist: WheelFile | None
-    source: Source | Path
+    source: BuildSource | Path
 
     def is_of(self, package: Package) -> bool:
         """Whether a package of another lock was built of the same source."""
@@ -372,7 +372,7 @@ class _Sources:
             text = f"{address} has neither pyproject.toml nor setup.py"
             raise RefusedValues((at, text, "name the project's folder"))
         sha256 = tree_sha256(path)
-        source: Source | Path = path
+        source: BuildSource | Path = path
         if path.is_dir():
             source = folder_source(path, sha256)
         elif not path.name.endswith(".whl"):

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from envspec.build.types import BuildRequest, Compilers, Source
+from envspec.build.types import BuildRequest, BuildSource, Compilers
 from envspec.lockfile.folder import read_lock, write_folder
 from envspec.models import BuiltWheel, NamedIndex, Platform, Python, Target
 from envspec.operations.lock.complete import lock_files
@@ -430,7 +430,7 @@ def test_routes_are_part_of_an_order_and_not_of_an_image() -> None:
         return folder
 
     moment = datetime(2026, 6, 1, tzinfo=timezone.utc)
-    order = BuildRequest("own", "1.0", target, moment, Source("ab" * 32, lay_out))
+    order = BuildRequest("own", "1.0", target, moment, BuildSource("ab" * 32, lay_out))
     assert order.key("https://index.example/") == KEY_WITHOUT_ROUTES
     corp = NamedIndex("corp", "https://me:sesame@corp.example/simple", ("corp-*",))
     routed_order = replace(order, indexes=(corp,))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _CAPS: Final = frozenset({"cuda-version", "cudatoolkit"})
 
 
-class Cause(Enum):
+class CondaCause(Enum):
     """What excludes packages, with the hint about it. Of several, the first one here decides."""
 
     NO_SUCH_NAME = "correct the name, or add the channel that has it"
@@ -48,7 +48,7 @@ class Obstacle(NamedTuple):
     """Why a record cannot be chosen, or a requirement cannot be met, as a part of a sentence."""
 
     text: str
-    cause: Cause = Cause.OTHER
+    cause: CondaCause = CondaCause.OTHER
 
     def after(self, text: str) -> Obstacle:
         """The same after another part of the sentence."""
@@ -57,23 +57,23 @@ class Obstacle(NamedTuple):
 
 #: The origin of a virtual package's version.
 _ORIGIN: Final[Mapping[str, Obstacle]] = {
-    "__cuda": Obstacle("[cuda] gives", Cause.CUDA_VERSION),
+    "__cuda": Obstacle("[cuda] gives", CondaCause.CUDA_VERSION),
     "__cuda_arch": Obstacle("the smallest of [cuda] gpus has"),
-    "__glibc": Obstacle("the base has", Cause.BASE),
+    "__glibc": Obstacle("the base has", CondaCause.BASE),
     "__osx": Obstacle("the oldest supported macOS is"),
 }
-_OF_MACHINE: Final = Obstacle("the machine has", Cause.MACHINE)
+_OF_MACHINE: Final = Obstacle("the machine has", CondaCause.MACHINE)
 #: Virtual packages that follow from keys of the spec: what is missing.
 _ABSENT: Final[Mapping[str, Obstacle]] = {
-    "__cuda": Obstacle("needs [cuda] in the spec", Cause.NO_CUDA),
+    "__cuda": Obstacle("needs [cuda] in the spec", CondaCause.NO_CUDA),
     "__cuda_arch": Obstacle("needs [cuda] gpus in the spec"),
 }
 _NOT_HERE: Final = Obstacle("this platform does not have")
 #: By the code of a reason.
-_CAUSES: Final[Mapping[str, Cause]] = {
-    "conda-excluded-by-cuda": Cause.CUDA_VERSION,
-    "conda-undated": Cause.UNDATED,
-    "conda-too-late": Cause.TOO_LATE,
+_CAUSES: Final[Mapping[str, CondaCause]] = {
+    "conda-excluded-by-cuda": CondaCause.CUDA_VERSION,
+    "conda-undated": CondaCause.UNDATED,
+    "conda-too-late": CondaCause.TOO_LATE,
 }
 
 
@@ -90,7 +90,7 @@ def with_key(request: CondaRequest, requirement: str) -> str:
 def _obstacle_of(why: Reason) -> Obstacle:
     """The obstacle of a reason, whose code is in CONDA_PARTS."""
     text = CONDA_PARTS[why.code].format_map(dict(why.values))
-    return Obstacle(text, _CAUSES.get(why.code, Cause.OTHER))
+    return Obstacle(text, _CAUSES.get(why.code, CondaCause.OTHER))
 
 
 def _excluded(request: CondaRequest, constraint: str) -> Reason:
@@ -195,10 +195,10 @@ class RequestLimits:
         return Obstacle(f"{requirement}, and {origin.text} {value}", origin.cause)
 
 
-def first_cause(obstacles: Iterable[Obstacle]) -> Cause:
+def first_cause(obstacles: Iterable[Obstacle]) -> CondaCause:
     """The cause that decides the hint."""
     causes = {each.cause for each in obstacles}
-    return next((cause for cause in Cause if cause in causes), Cause.OTHER)
+    return next((cause for cause in CondaCause if cause in causes), CondaCause.OTHER)
 
 
 def too_late(records: Sequence[RepoDataRecord], request: CondaRequest) -> Reason:

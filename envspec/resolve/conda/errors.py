@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from envspec.errors import EnvspecError, NoSolution
 from envspec.models import Platform
 from envspec.resolve.conda.candidates import (
-    Cause,
+    CondaCause,
     Obstacle,
     RequestLimits,
     first_cause,
@@ -154,7 +154,7 @@ def other_platform_error(
     for own in fallbacks:
         other = others[record_name(own)][0]
         found.append(f"{build_text(own)}, no CUDA build; {other.subdir} has {build_text(other)}")
-    return CpuFallback(f"{_ineffective_text(request)}: {'. '.join(found)}", hint=Cause.NO_CUDA_BUILD.value)
+    return CpuFallback(f"{_ineffective_text(request)}: {'. '.join(found)}", hint=CondaCause.NO_CUDA_BUILD.value)
 
 
 def _ineffective_text(request: CondaRequest) -> str:
@@ -291,7 +291,7 @@ def _is_of_another_python(chain: Chain, every: Iterable[Chain]) -> bool:
 
 
 def _sentence(chain: Chain, root: str, limits: RequestLimits) -> Obstacle:
-    steps, cause = list(chain.steps), Cause.OTHER
+    steps, cause = list(chain.steps), CondaCause.OTHER
     if steps and steps[-1][1] == "needs" and (unmet := limits.unmet(chain.last)):
         steps[-1] = (*steps[-1][:2], unmet.text)
         cause = unmet.cause
@@ -325,5 +325,5 @@ async def _similar_names(unknown: Sequence[str], request: CondaRequest, channels
     for name in names:
         near += get_close_matches(name, every, n=1, cutoff=0.75)
     if not near:
-        return Cause.NO_SUCH_NAME.value
+        return CondaCause.NO_SUCH_NAME.value
     return f"did you mean {', '.join(near)}?"
