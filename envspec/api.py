@@ -197,10 +197,7 @@ def read_lock(lock: _Path) -> Lock:
         UsageError: there is none.
         StaleLock: it was changed by hand, or has another format.
     """
-    from envspec.lockfile.folder import find_lock
-    from envspec.lockfile.folder import read_lock as read
-
-    return read(find_lock(str(lock), Path()))
+    return named_lock(lock)
 
 
 def check(spec: _Path, output: _Path | None = None) -> CheckResult:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from envspec.cli import output, terminal
-from envspec.cli.options import DRY_RUN, LOCK, context_of, read_lock_of, size_of
+from envspec.cli.options import DRY_RUN, LOCK, context_of, size_of
 from envspec.cli.output import Result, plain
 from envspec.cli.progress import TerminalReporter
 from envspec.errors import UsageError
@@ -112,9 +112,10 @@ def publish(lock: str, place: str) -> Result:
     envspec cache publish locks/train oci://ghcr.io/team/wheels
     """
     from envspec.io.tasks import run_interruptible
+    from envspec.lockfile.folder import named_lock
     from envspec.operations import built_wheels
 
-    locked = read_lock_of(lock)
+    locked = named_lock(lock)
     with TerminalReporter(locked.name) as reporter:
         found = run_interruptible(built_wheels.publish(locked, place, context_of({}, reporter)))
     rows = [{"filename": each.filename, "sha256": each.sha256, "size_bytes": each.size_bytes} for each in found]

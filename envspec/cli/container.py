@@ -27,7 +27,6 @@ from envspec.cli.options import (
     mount_of,
     path_option,
     platform_option,
-    read_lock_of,
     size_of,
     variables_of,
 )
@@ -139,9 +138,10 @@ def shell(lock: str, **chosen: Any) -> int:
 
 
 def _start(lock: str, command: Sequence[str], chosen: Mapping[str, Any]) -> int:
+    from envspec.lockfile.folder import named_lock
     from envspec.operations.container import run_container
 
-    locked, streams = read_lock_of(lock), _streams()
+    locked, streams = named_lock(lock), _streams()
     request = _request(command, chosen, streams)
     return run_container(locked, request, context_of(chosen), streams, _log, lambda: _loading(locked.name))
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from envspec.cli import output
-from envspec.cli.options import LOCK, OFFLINE, PLATFORMS, context_of, path_option, platform_option, read_lock_of
+from envspec.cli.options import LOCK, OFFLINE, PLATFORMS, context_of, path_option, platform_option
 from envspec.cli.output import Result
 from envspec.operations.export import FORMATS
 
@@ -36,9 +36,10 @@ def command(lock: str, path: Path | None, offline: bool, **chosen: Any) -> Resul
     envspec export pytorch-2.9 --format pixi > pixi.toml
     """
     from envspec.cli.progress import TerminalReporter
+    from envspec.lockfile.folder import named_lock
     from envspec.operations.export import destination, export
 
-    locked, form = read_lock_of(lock), output.SETTINGS.form
+    locked, form = named_lock(lock), output.SETTINGS.form
     if path is not None:
         path = destination(path, form, locked.name)
     with TerminalReporter(locked.name) as reporter:

@@ -24,7 +24,6 @@ from envspec.cli.options import (
     jobs,
     path_option,
     platform_option,
-    read_lock_of,
 )
 from envspec.cli.output import Result, in_formats, plain
 from envspec.cli.progress import TerminalReporter
@@ -171,9 +170,10 @@ def mirror(lock: str, reference: str, mirrors: Sequence[str]) -> Result:
     \b
     envspec image mirror pytorch-2.9 registry.example.com:5000/nvidia/cuda
     """
+    from envspec.lockfile.folder import named_lock
     from envspec.operations import image_diff
 
-    locked = read_lock_of(lock)
+    locked = named_lock(lock)
     with TerminalReporter(locked.name) as reporter:
         copied = image_diff.mirror(locked, reference, context_of({"mirrors": mirrors}, reporter))
     return plain(lambda: {"image": copied}, [copied])

@@ -17,7 +17,7 @@ from envspec.errors import StaleLock, UsageError
 
 if TYPE_CHECKING:
     from envspec.context import Context, Reporter
-    from envspec.models import Lock, Platform
+    from envspec.models import Platform
     from envspec.operations.container import Mount
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -192,13 +192,6 @@ def jobs(what: str, default: str) -> Callable[[_F], _F]:
     """`--jobs`. what: is done at the same time."""
     help_text = f"How many {what} at the same time (default: {default})."
     return click.option("--jobs", type=click.IntRange(min=1), default=None, metavar="N", help=help_text)
-
-
-def read_lock_of(name: str) -> Lock:
-    """The lock that LOCK names."""
-    from envspec.lockfile.folder import find_lock, read_lock
-
-    return read_lock(find_lock(name, Path()))
 
 
 def context_of(

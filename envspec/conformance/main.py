@@ -25,6 +25,7 @@ from envspec.conformance.request import SuiteRequest
 from envspec.conformance.results import dumps
 from envspec.conformance.selection import BadOption, selected
 from envspec.conformance.suite import COMPLETED, NO_GPU
+from envspec.conformance.text import lines_of
 from envspec.verifier.regular import read_regular
 
 #: Exit status besides the suite's and the receipt's: the suite left no results.
@@ -81,7 +82,7 @@ def _suite(parser: argparse.ArgumentParser, options: argparse.Namespace, version
         try:
             results = json.loads(paths[1].read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            lines = [line for line in stderr.splitlines() if line.strip()] or [str(error)]
+            lines = lines_of(stderr) or [str(error)]
             print(f"error: the suite exited with status {status} without results: {lines[-1]}", file=sys.stderr)
             return NO_RESULTS
     receipt = document(

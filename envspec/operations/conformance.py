@@ -22,6 +22,7 @@ from envspec.conformance.receipt import ReceiptInputs, why_ended
 from envspec.conformance.request import LockedGpuCode, LockedStack, SuiteRequest, SuiteStart
 from envspec.conformance.selection import BadOption, SuiteSelection
 from envspec.conformance.suite import COMPLETED, NO_GPU
+from envspec.conformance.text import lines_of
 from envspec.context import Context, Step
 from envspec.diagnostics.machine import this_platform
 from envspec.engine.client import Engine, EngineImage, ensure_image, find_image, open_engine
@@ -493,7 +494,7 @@ def _results(document: Path, finished: Finished) -> Mapping[str, Any]:
         why = ""
         if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
             why = f"{error.strerror}; "
-        lines = ["no output", *filter(str.strip, finished.stderr.splitlines())]
+        lines = lines_of(finished.stderr) or ["no output"]
         raise UnfitMachine(
             f"the suite exited with status {finished.status} without results: {why}{lines[-1]}",
             hint="check that its Python is 3.9 or newer, and that it may write to its folder of results",

@@ -255,9 +255,10 @@ def _without_absent_extras(found: Imported, draft: Draft, lock: Lock) -> Importe
 def _lacks_extra(lock: Lock, name: str, extra: str) -> bool:
     """Whether the lock warns on each of the platforms with a package that it does not have an extra."""
     parts = [part for part in lock.resolutions if find_package(part, name)]
-    if not parts:
-        return False
-    return all(any(is_absent(warning, name, extra) for warning in part.warnings) for part in parts)
+    for part in parts:
+        if not any(is_absent(warning, name, extra) for warning in part.warnings):
+            return False
+    return bool(parts)
 
 
 def _part(lock: Lock) -> Resolution:
