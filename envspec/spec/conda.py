@@ -15,6 +15,8 @@ from envspec.models import Platform
 from envspec.spec.errors import BadValue, quoted
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
+#: In a name, what follows is not taken for a secret, and would be in the lock.
+_TOKEN: Final = re.compile(r"(?:^|/)t/")
 _LONGEST: Final = 2000
 _OLDER_SUBDIRS: Final = ("noarch", "osx-64", "win-32", "win-arm64", "linux-32", "linux-ppc64le")
 _SUBDIRS: Final = frozenset({*(platform.value for platform in Platform), *_OLDER_SUBDIRS})
@@ -65,6 +67,11 @@ def _check_name(text: str) -> None:
     if text in _WORDS:
         found, hint = _WORDS[text]
         raise BadValue(f"{_quoted_channel(text)} {found}", hint)
+    if _TOKEN.search(text):
+        raise BadValue(
+            "a name with a part `t` is not the name of a channel: servers read a token after it",
+            'write the whole address, and the token as a variable: "https://conda.anaconda.org/t/${TOKEN}/channel"',
+        )
     if _NAME.fullmatch(text):
         return
     hint = 'write a name, "conda-forge", or an address, "https://conda.example.com/channel"'

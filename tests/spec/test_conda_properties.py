@@ -114,11 +114,15 @@ def secret_channels(draw: Callable[[Any], Any]) -> str:
 
 @settings(max_examples=tries(300), deadline=None)
 @given(CHANNEL_TEXTS)
+@example("t/0")
+@example(f"t/{SECRET}/channel")
+@example(f"user/t/{SECRET}")
 def test_any_channel(text: str) -> None:
     try:
         read = read_channel(text)
     except BadValue as bad:
         assert bad.found and bad.hint and (bad.found + bad.hint).isprintable()
+        assert SECRET not in bad.found + bad.hint
         return
     assert read_channel(read) == read
     public = channel_without_credentials(read)
