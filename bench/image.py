@@ -50,6 +50,7 @@ from bench.image_tools import (
     UV,
     UV_PYC,
     Base,
+    Direct,
     Engine,
     Fresh,
     ImageStack,
@@ -72,7 +73,12 @@ PULL_CHANGED: Final = "pull by the engine after the change"
 COPY: Final = "first copy by skopeo"
 COPY_CHANGED: Final = "copy by skopeo after the change"
 IMPORT: Final = "biggest import in a fresh container"
-SCENARIOS: Final = (COLD, CACHED, CHANGED, UNCHANGED, CODE, PULL, PULL_CHANGED, COPY, COPY_CHANGED, IMPORT)
+RUN: Final = "`true` in a new container by `envspec run`"
+RUN_ENGINE: Final = "the same by `docker run`"
+SCENARIOS: Final = (
+    *(COLD, CACHED, CHANGED, UNCHANGED, CODE, PULL, PULL_CHANGED, COPY, COPY_CHANGED, IMPORT),
+    *(RUN, RUN_ENGINE),
+)
 #: Words of the command line for what is measured; a build with empty caches is the start of each.
 _WORDS: Final = {
     "cached": (CACHED,),
@@ -82,6 +88,7 @@ _WORDS: Final = {
     "pull": (PULL, PULL_CHANGED),
     "skopeo": (COPY, COPY_CHANGED),
     "import": (IMPORT,),
+    "run": (RUN, RUN_ENGINE),
 }
 #: Go through one round, whatever --rounds says.
 _SLOW: Final = ("docker + pip, pyc", "buildah + uv, no pyc", "buildah + uv, zstd")
@@ -92,10 +99,14 @@ _CHANGED_TIMES: Final = 50.0
 _UNCHANGED_S: Final = 0.3
 _CODE_S: Final = 1.0
 _CODE_MB: Final = 1.0
+#: `envspec run` of an image that the engine has, as a multiple of the engine's own client.
+_RUN_TIMES: Final = 1.5
 #: The failure of a build that did not notice the change.
 STALE: Final = "the image is the one of before the change"
 #: Fresh containers in which the biggest import is tried.
 IMPORTS: Final = 3
+#: Pairs of containers that are started by envspec and by the engine's client, in turns.
+RUNS: Final = 9
 _TIMED: Final = "import time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
 _SAMPLE_S: Final = 0.1
 _HOW: Final = (
@@ -113,6 +124,7 @@ _HOW: Final = (
     "- pulls: base and image into an empty engine, which unpacks them; then the changed image beside them. skopeo",
     "  copies into an OCI layout and unpacks nothing.",
     "- the import: timed inside a new container, three in a round, files in the page cache.",
+    "- `true`: nine pairs in a round, of an image that the engine has, without a network and without mounts.",
     "- Memory: the largest sum of resident sets of the command and of the engine with all that it started, sampled",
     "  every 0.1 s. Disk: the most that the file system held beyond the state before the first build, without the",
     "  registry's copy. CPU: of the command and the engine. Registry and index are counted nowhere.",
@@ -157,7 +169,7 @@ class Bench:
             return
         try:
             step.sized(None)
-            if self.scenarios & {PULL, PULL_CHANGED, IMPORT}:
+            if self.scenarios & {PULL, PULL_CHANGED, IMPORT, RUN}:
                 engine.start_empty(place.environ)
                 step.pulls(engine)
             if self.scenarios & {COPY, COPY_CHANGED}:
@@ -214,6 +226,8 @@ class _Steps:
         self.sized(engine)
         if IMPORT in self._bench.scenarios:
             self._imports(engine)
+        if RUN in self._bench.scenarios and isinstance(self._tool, Direct):
+            self._runs(engine, self._tool)
         if PULL_CHANGED in self._bench.scenarios:
             self._measured(PULL_CHANGED, Order(engine.command("pull", "--quiet", self._image(CHANGED))), engine)
 
@@ -263,6 +277,25 @@ class _Steps:
             took_s = float(engine.output(self._place.environ, *words, "-c", code).split()[-1])
             figures = {"wall_s": round(took_s, 4)}
             self._bench.results.note(Sample(self._stack.name, self._tool.name, IMPORT, self._turn, figures))
+
+    def _runs(self, engine: Engine, tool: Direct) -> None:
+        """Start containers with `true`, by envspec and by the engine's client in turns.
+
+        The first pair is not timed: in it, envspec finds out once more which image the lock's is.
+        """
+        place = self._place
+        place.folder.mkdir(parents=True)
+        own = tool.run_of(place, self._stack.first, engine, "true")
+        plain = Order(engine.command("run", "--rm", "--network=none", self._image(COLD), "true"))
+        for turn in range(-1, RUNS):
+            for scenario, order in ((RUN, own), (RUN_ENGINE, plain)):
+                environ = {**place.environ, **order.environ}
+                cost = run(order.build, cwd=place.folder, env=environ, limit_s=self._bench.limit_s)
+                if not cost.is_done:
+                    raise NotHere(f"{scenario}: {cost.output}")
+                if turn >= 0:
+                    self._bench.results.note(sampled(self._stack.name, tool.name, scenario, turn, cost))
+        tool.close(place)
 
     def _measured(self, scenario: str, order: Order, engine: Engine | None) -> bool:
         bench, registry = self._bench, self._bench.registry
@@ -367,6 +400,7 @@ def goals(results: Results, sizes: dict[tuple[str, str], Size], stack: str) -> l
         for figure, scale, bound, unit in (("wall_s", 1.0, _CODE_S, "s"), ("sent_bytes", 1e-6, _CODE_MB, "MB")):
             if own := results.mid(stack, ours, CODE, figure):
                 found.append(Goal(f"{CODE}: {ours}", stack, own * scale, bound, unit))
+        found += _run_goals(results, ours, stack)
         mine, peers = (sizes.get((stack, tool)) for tool in (ours, theirs))
         if mine and peers:
             pairs = {"packed": (mine.packed_bytes, peers.packed_bytes)}
@@ -376,6 +410,13 @@ def goals(results: Results, sizes: dict[tuple[str, str], Size], stack: str) -> l
                 what = f"image, {form}: {ours} ({one / 1e6:.1f} MB) against {theirs} ({two / 1e6:.1f} MB)"
                 found.append(Goal(what, stack, two / one, 1.0, "x", at_least=True))
     return found
+
+
+def _run_goals(results: Results, tool: str, stack: str) -> list[Goal]:
+    own, plain = (results.mid(stack, tool, scenario) for scenario in (RUN, RUN_ENGINE))
+    if not own or not plain:
+        return []
+    return [Goal(f"{RUN}: {tool}", stack, own / plain, _RUN_TIMES, "x `docker run`")]
 
 
 _MOVED: Final = {

@@ -496,6 +496,9 @@ class Place:
         return clean(os.environ, home=self.folder)
 
 
+_OURS: Final = Path(sys.executable).with_name("envspec")
+
+
 @dataclass(frozen=True, slots=True)
 class Direct:
     """envspec, by direct assembly.
@@ -519,13 +522,21 @@ class Direct:
             for part in cache.iterdir():
                 if part.name not in _OF_WHEELS:
                     shutil.rmtree(part)
-        environ = {
-            "ENVSPEC_CACHE_DIR": str(cache),
+        build = [_OURS, "image", "build", locked.folder, *self.options, "--push", image]
+        return Order(build, environ=self._environ(place))
+
+    def run_of(self, place: Place, locked: Locked, engine: Engine, *words: str) -> Order:
+        """A command in a new container of the image, which the engine has."""
+        options = ("--gpus", "none", "--no-work", "--no-cache", "--network", "none", *self.options)
+        command: list[str | Path] = [_OURS, "run", *options, locked.folder, "--", *words]
+        return Order(command, environ={**self._environ(place), "DOCKER_HOST": engine.url})
+
+    def _environ(self, place: Place) -> dict[str, str]:
+        return {
+            "ENVSPEC_CACHE_DIR": str(place.folder / "cache"),
             "ENVSPEC_DEFAULT_INDEX": place.index,
             "ENVSPEC_REGISTRY_MIRRORS": f"docker.io={place.registry}",
         }
-        script = Path(sys.executable).with_name("envspec")
-        return Order([script, "image", "build", locked.folder, *self.options, "--push", image], environ=environ)
 
     def close(self, place: Place) -> None:
         shutil.rmtree(place.folder, ignore_errors=True)
