@@ -124,7 +124,7 @@ _HOW: Final = (
     "- pulls: base and image into an empty engine, which unpacks them; then the changed image beside them. skopeo",
     "  copies into an OCI layout and unpacks nothing.",
     "- the import: timed inside a new container, three in a round, files in the page cache.",
-    "- `true`: nine pairs in a round, of an image that the engine has, without a network and without mounts.",
+    "- `true`: nine pairs in a round, of an image that the engine has; envspec mounts its folders, docker nothing.",
     "- Memory: the largest sum of resident sets of the command and of the engine with all that it started, sampled",
     "  every 0.1 s. Disk: the most that the file system held beyond the state before the first build, without the",
     "  registry's copy. CPU: of the command and the engine. Registry and index are counted nowhere.",

@@ -527,7 +527,7 @@ class Direct:
 
     def run_of(self, place: Place, locked: Locked, engine: Engine, *words: str) -> Order:
         """A command in a new container of the image, which the engine has."""
-        options = ("--gpus", "none", "--no-work", "--no-cache", "--network", "none", *self.options)
+        options = ("--gpus", "none", "--network", "none", *self.options)
         command: list[str | Path] = [_OURS, "run", *options, locked.folder, "--", *words]
         return Order(command, environ={**self._environ(place), "DOCKER_HOST": engine.url})
 

@@ -138,11 +138,12 @@ def shell(lock: str, **chosen: Any) -> int:
 
 
 def _start(lock: str, command: Sequence[str], chosen: Mapping[str, Any]) -> int:
-    from envspec.lockfile.folder import named_lock
+    from envspec.lockfile.folder import find_lock, read_lock
     from envspec.operations.container import run_container
 
-    locked, streams = named_lock(lock), _streams()
-    request = _request(command, chosen, streams)
+    folder, streams = find_lock(lock, Path()), _streams()
+    locked = read_lock(folder)
+    request = _request(command, chosen, streams, folder)
     return run_container(locked, request, context_of(chosen), streams, _log, lambda: _loading(locked.name))
 
 
@@ -162,7 +163,7 @@ def _log(line: str) -> None:
         output.warn(warning)
 
 
-def _request(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams) -> ContainerRequest:
+def _request(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams, folder: Path) -> ContainerRequest:
     from envspec.operations.container import ContainerOptions, ContainerRequest, StartMode, Terminal, parse_gpus
 
     tty = _is_our_terminal(streams)
@@ -194,6 +195,7 @@ def _request(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams
         caches=not chosen["no_cache"],
         platform=chosen["platform"],
         bytecode=not chosen["no_compile_bytecode"],
+        folder=folder,
     )
 
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from envspec.context import Context, Reporter, comma_separated
-from envspec.engine.client import Engine, open_engine
+from envspec.engine.client import Engine, inspect_image, open_engine
 from envspec.engine.container import (
     ContainerOptions,
     Gpus,
@@ -27,10 +28,12 @@ from envspec.engine.container import (
 from envspec.engine.errors import EngineError
 from envspec.engine.run import Streams, run
 from envspec.errors import UnfitMachine, UsageError
-from envspec.image.engine import find_image
 from envspec.io.cache import COMPILED, FolderInUse
 from envspec.models import Lock, Platform
-from envspec.operations.image_cache import default_tag, image_options
+from envspec.operations.image_cache import ImageRequest, default_tag, image_options
+
+if TYPE_CHECKING:
+    from envspec.operations.image import Built
 
 #: The values that a request is made of, for callers.
 __all__ = ["ContainerOptions", "Gpus", "Mount", "MountAccess", "Port", "StartMode", "Streams", "Terminal"]
@@ -43,6 +46,7 @@ class ContainerRequest:
     work: the folder at the working directory, None for an empty one.
     caches: whether the container shares Hugging Face's cache and what compilers keep.
     platform: None for the engine's own.
+    folder: the lock's, if it was read from one: which image is its may be known without a build.
     """
 
     options: ContainerOptions
@@ -50,6 +54,7 @@ class ContainerRequest:
     caches: bool = True
     platform: Platform | None = None
     bytecode: bool = True
+    folder: Path | None = None
 
 
 def run_container(
@@ -77,7 +82,7 @@ def run_container(
         container_settings(lock, user, engine.facts, folders, request.options)
         with loading() if loading else nullcontext(context.reporter) as reporter:
             reported = replace(context, reporter=reporter)
-            image = image_in_engine(engine, lock, platform, reported, bytecode=request.bytecode)
+            image = _image(engine, lock, platform, request, reported)
         if not engine.address.is_remote and request.caches:
             folders = replace(folders, compiled=compiled_folder(context.cache, image))
         settings = container_settings(lock, user, engine.facts, folders, request.options)
@@ -105,18 +110,55 @@ def _shared_folders(request: ContainerRequest, engine: Engine, context: Context)
     return folders
 
 
+def _image(engine: Engine, lock: Lock, platform: Platform, request: ContainerRequest, context: Context) -> str:
+    """The image's ID in the engine; what was built before from the bytes of this lock is not assembled again."""
+    if request.folder is None:
+        return image_in_engine(engine, lock, platform, context, bytecode=request.bytecode)
+    known = ImageRequest(str(request.folder), context, platforms=(platform.value,), bytecode=request.bytecode)
+    cached = known.cached()
+    if cached is not None:
+        ((_, image),) = cached.ids
+        if _is_loaded(engine, image, default_tag(lock)):
+            return image
+    loaded, built = _loaded_image(engine, lock, platform, context, bytecode=request.bytecode)
+    known.remember(built.images, built.digest)
+    return loaded
+
+
+def _is_loaded(engine: Engine, image: str, tag: str) -> bool:
+    """Whether the engine has an image by this ID; it then has the tag."""
+    with engine.errors_while("looking for the image"):
+        found = inspect_image(engine, image)
+    if found is None:
+        return False
+    if tag not in (found.get("RepoTags") or ()):
+        from envspec.image.engine import tag_image
+
+        tag_image(engine, image, tag)
+    return True
+
+
 def image_in_engine(engine: Engine, lock: Lock, platform: Platform, context: Context, *, bytecode: bool) -> str:
     """The image in the engine, built and loaded if it is not there; its ID there."""
+    loaded, _ = _loaded_image(engine, lock, platform, context, bytecode=bytecode)
+    return loaded
+
+
+def _loaded_image(
+    engine: Engine, lock: Lock, platform: Platform, context: Context, *, bytecode: bool
+) -> tuple[str, Built]:
     # Imports the parsers of archives, which a test of this machine's own Python does not need.
+    from envspec.image.engine import find_image
     from envspec.operations.image import Destinations, build
 
     options = image_options(lock, (platform,), bytecode=bytecode)
     tag = default_tag(lock)
-    (image,) = build(options, Destinations(load=tag, tag=tag), context).images
+    built = build(options, Destinations(load=tag, tag=tag), context)
+    (image,) = built.images
     loaded = find_image(engine, image)
     if loaded is None:
         raise image_removed(engine, image.id)
-    return loaded
+    return loaded, built
 
 
 def image_removed(engine: Engine, image: str) -> EngineError:

@@ -291,7 +291,6 @@ def test_the_user_is_in_the_account_files() -> None:
     assert files["etc/passwd"] == b"jane:x:1001:1002:jane:/home/jane:/bin/sh\n" + passwd
     assert files["etc/group"] == group + b"jane:x:1002:\n"
     assert "etc/group" not in account_files(passwd, group, User("jane", 1001, 1000), "/home/jane")
-    assert account_files(passwd, group, User("root", 0, 0), "/root") == {}
 
 
 def test_how_many_layers_two_images_share() -> None:

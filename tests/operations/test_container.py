@@ -26,7 +26,7 @@ from tests.support.waits import wait_for
 
 pytestmark = pytest.mark.engine
 
-PROGRAMS = ("sh", "bash", "cat", "id", "env", "stty", "stat", "touch", "df")
+PROGRAMS = ("sh", "bash", "cat", "id", "env", "stty", "stat", "touch", "df", "true")
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,22 @@ def test_run_makes_the_image_and_runs_in_it(place: Place) -> None:
         again = place.runs("--", "sh", "-c", "echo $1 --debug", "x", "--debug")
         assert (again.status, again.stdout) == (0, "--debug --debug\n"), again.stderr
         assert [row.id for row in place.engine.images.list(f"envspec/{lock.name}")] == [image]
+
+
+def test_an_image_that_the_engine_has_is_not_assembled_again(place: Place) -> None:
+    with place.written() as lock:
+        name, loaded = f"envspec/{lock.name}:latest", "loading into the engine"
+        assert loaded in place.runs("--", "true").stderr
+        image = place.engine.images.get(name).id
+        assert place.runs("--", "true").stderr == ""
+        place.engine.images.remove(name, force=True)
+        gone = place.runs("--", "true")
+        assert gone.status == 0
+        assert loaded in gone.stderr
+        # Its name was given to another image.
+        place.engine.images.get(f"{place.registry}/tiny/base:1").tag(f"envspec/{lock.name}", "latest")
+        assert place.runs("--", "true").status == 0
+        assert place.engine.images.get(name).id == image
 
 
 def test_options_of_the_container(place: Place, tmp_path: Path) -> None:
