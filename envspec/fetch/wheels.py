@@ -360,17 +360,20 @@ async def _looking_up(
         opening = asyncio.Lock()
         stack.push_async_callback(upstream.close)
 
+        http: Http | None = None
+
         async def opened() -> Http:
+            nonlocal http
             async with opening:
-                if upstream.http is None:
+                if http is None:
                     stored = logins((each.file.url for each in packages if each.file.url), context.environ)
-                    http = open_http(
+                    entering = open_http(
                         context.environ,
                         credentials=stored,
                         timeouts=context.timeouts,
                         on_retry=context.reporter.warning,
                     )
-                    upstream.http = await stack.enter_async_context(http)
-                return upstream.http
+                    http = upstream.http = await stack.enter_async_context(entering)
+                return http
 
         yield WheelUrls(packages, upstream, context.environ), opened

@@ -22,6 +22,8 @@ from envspec.errors import NetworkError
 from envspec.io import http_settings
 from envspec.io.http_settings import Proxies, ca_bundle, is_loopback, leads_inward, proxies, tls_context
 from envspec.io.http_types import (
+    SLOWEST_BYTES_S,
+    Admit,
     BadStatus,
     Credential,
     RequestError,
@@ -104,7 +106,7 @@ async def read_chunks(response: ClientResponse, stall_s: float) -> AsyncIterator
     async for chunk in response.content.iter_any():
         received += len(chunk)
         if (now := time.monotonic()) - since > stall_s:
-            if received < stall_s * _SLOWEST_BYTES_S:
+            if received < stall_s * SLOWEST_BYTES_S:
                 raise asyncio.TimeoutError
             since, received = now, 0
         yield chunk
@@ -122,7 +124,7 @@ def status_error(response: ClientResponse) -> BadStatus:
 
 
 async def _read_unzipped(response: ClientResponse, max_bytes: int, stall_s: float) -> Response:
-    """`read_whole` of a response to _ZIPPED, which aiohttp leaves as it is."""
+    """`read_whole` of a response to ZIPPED, which aiohttp leaves as it is."""
     found = await read_whole(response, max_bytes, stall_s=stall_s)
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if not found.body or encoding == "identity":
@@ -146,15 +148,15 @@ async def _read_unzipped(response: ClientResponse, max_bytes: int, stall_s: floa
 
 #: Of zlib: the header says which of its forms follows.
 _ANY_ZLIB: Final = 47
-_ZIPPED: Final = {"Accept-Encoding": "gzip"}
+ZIPPED: Final = {"Accept-Encoding": "gzip"}
+#: Connections to one host at a time.
+PER_HOST: Final = 32
 #: A simple page of the largest projects is below 20 MB; what is larger than this is no page.
 PAGE_BYTES: Final = 64 * 1024 * 1024
-#: Bytes per second; a modem has five times as many.
-_SLOWEST_BYTES_S: Final = 1024
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _TRANSIENT_STATUS: Final = frozenset({429, 502, 503, 504})
 _SECRET_HEADERS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
-_UNCHANGED: Final = {"Accept-Encoding": "identity"}
+UNCHANGED: Final = {"Accept-Encoding": "identity"}
 _T = TypeVar("_T")
 
 
@@ -240,7 +242,7 @@ class Http:
         within: Bounds | None = None,
     ) -> Response:
         """Like `get`, with another method; only GET and HEAD follow redirects."""
-        request = self._request_for(method, url, {**_ZIPPED, **(headers or {})}, within)
+        request = self._request_for(method, url, {**ZIPPED, **(headers or {})}, within)
         request = replace(request, body=body, timeout=self.whole, auto_decompress=False)
         return await self._with_retries(
             request, lambda response: _read_unzipped(response, max_bytes, self.timeouts.stall_s)
@@ -266,7 +268,7 @@ class Http:
                 digest.update(chunk)
             return digest.hexdigest()
 
-        return await self._with_retries(self._request_for("GET", url, _UNCHANGED, within), write)
+        return await self._with_retries(self._request_for("GET", url, UNCHANGED, within), write)
 
     async def stream(
         self,
@@ -283,8 +285,21 @@ class Http:
         Raises:
             NetworkError: no complete response after all retries.
         """
-        request = self._request_for("GET", url, _UNCHANGED, within)
+        request = self._request_for("GET", url, UNCHANGED, within)
         return await self._with_retries(replace(request, more=headers), use)
+
+    async def part(self, url: str, span: str, admit: Admit, *, max_bytes: int, within: Bounds | None) -> Response:
+        """A part of a file, or all of it from a server without ranges. span: as `bytes=0-99`.
+
+        Raises:
+            NetworkError: as `get`; what `admit` raises passes unchanged.
+        """
+
+        async def use(response: ClientResponse) -> Response:
+            admit(response.status, response.content_length)
+            return await read_whole(response, max_bytes, self.timeouts.total_s, self.timeouts.stall_s)
+
+        return await self.stream(url, use, headers=lambda: {"Range": span}, within=within)
 
     @asynccontextmanager
     async def open(
@@ -427,7 +442,7 @@ async def open_http(
     *,
     credentials: Mapping[str, Credential] | None = None,
     timeouts: Timeouts | None = None,
-    per_host: int = 32,
+    per_host: int = PER_HOST,
     on_retry: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[Http]:
     """An `Http` whose connections are kept alive and shared until the context ends.

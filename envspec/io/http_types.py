@@ -6,10 +6,10 @@ import base64
 import os
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, overload
 
 from envspec.credentials import shown
 from envspec.errors import EnvspecError, NetworkError
@@ -17,6 +17,12 @@ from envspec.origins import Bounds
 
 if TYPE_CHECKING:
     from multidict import CIMultiDictProxy
+
+
+#: Bytes per second; a modem has five times as many. A server that is slower for `stall_s` counts as stalled.
+SLOWEST_BYTES_S: Final = 1024
+#: Decides by status and Content-Length whether a body is read: raises if not.
+Admit = Callable[[int, "int | None"], None]
 
 
 class RequestError(NetworkError):
@@ -262,6 +268,28 @@ class Retry:
         return min(pause_s, max(_LONGEST_PAUSE_S, self.timeouts.retry_after_s))
 
 
+class Headers:
+    """Header fields by their names, in any case. fields: by names in lower case; repeated ones joined by commas, which
+    means the same (RFC 9110, 5.3).
+    """
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, fields: Mapping[str, str]) -> None:
+        self._fields = fields
+
+    @overload
+    def get(self, name: str) -> str | None: ...
+    @overload
+    def get(self, name: str, default: str) -> str: ...
+    def get(self, name: str, default: str | None = None) -> str | None:
+        return self._fields.get(name.lower(), default)
+
+    def getall(self, name: str, default: list[str]) -> list[str]:
+        value = self.get(name)
+        return default if value is None else [value]
+
+
 @dataclass(frozen=True, slots=True)
 class Response:
     """A whole response.
@@ -274,7 +302,7 @@ class Response:
 
     url: str
     status: int
-    headers: CIMultiDictProxy[str]
+    headers: CIMultiDictProxy[str] | Headers
     body: bytes = field(repr=False)
     gzipped: bytes | None = field(default=None, repr=False)
     with_login: bool = False

@@ -39,8 +39,8 @@ from envspec.importers.prefix import is_environment
 from envspec.importers.python_locks import allows, python_versions
 from envspec.importers.spec_text import spec_of
 from envspec.importers.types import PYTHON_SERIES, Choices, Clue, DraftRequirement, Import, Source
-from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url
+from envspec.io.lazy_http import open_lazy_http
 from envspec.io.store import Store, StoredPage
 from envspec.io.tasks import run_interruptible
 from envspec.models import DEFAULT_INDEX, Platform, Python, Resolution, Target
@@ -399,7 +399,7 @@ async def _fetch_pages(
             failed.append(f"{name}: {error.message}")
 
     async with AsyncExitStack() as stack:
-        http = None if context.is_offline else await stack.enter_async_context(open_http(context.environ))
+        http = None if context.is_offline else await stack.enter_async_context(open_lazy_http(context.environ))
         client = IndexClient(store, context.now, http, context.environ)
         await asyncio.gather(*(one(client, name) for name in wanted))
         await client.close()

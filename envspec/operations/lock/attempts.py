@@ -14,8 +14,8 @@ from urllib.parse import unquote, urlsplit
 from envspec.context import SILENT, ReporterOf
 from envspec.credentials import without_credentials
 from envspec.errors import EnvspecError, NoSolution, WrongHash
-from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url
+from envspec.io.lazy_http import open_lazy_http
 from envspec.io.tasks import run_interruptible
 from envspec.models import DIRECT_URL, Commit, Platform, Resolution, Target
 from envspec.operations.lock_state import LockState, is_to_build, packages_in
@@ -234,7 +234,7 @@ async def _fetch_wheels(state: LockState, requirements: Sequence[Requirement]) -
     async with AsyncExitStack() as stack:
         http = None
         if not context.is_offline:
-            http = await stack.enter_async_context(open_http(context.environ))
+            http = await stack.enter_async_context(open_lazy_http(context.environ))
         urls: list[str] = []
         fetching: list[Awaitable[ListedFile]] = []
         for each in requirements:

@@ -31,7 +31,7 @@ from envspec.context import Step
 from envspec.fetch.sources import copy_to_cache
 from envspec.fetch.types import archive_path
 from envspec.io.confine import NoConfinement
-from envspec.io.http import open_http
+from envspec.io.lazy_http import open_lazy_http
 from envspec.io.tasks import gather_or_cancel
 from envspec.models import BuiltWheel, Package, Resolution, Target, Unbuilt
 from envspec.operations.build_wheels import WheelBuilder
@@ -378,7 +378,7 @@ class SdistBuilds:
             client = IndexClient(state.store, state.context.now, environ=state.context.environ)
             stack.push_async_callback(client.close)
             if not state.context.is_offline:
-                client.http = await stack.enter_async_context(open_http(state.context.environ))
+                client.http = await stack.enter_async_context(open_lazy_http(state.context.environ))
             pages = Pages(client, {each.view_key: each.rules for each in requests})
             views = {each.request.target: View(pages, each.view_key) for each in requests}
             yield _Building(client, views, WheelBuilder(state.spec.env.name, lambda _: None, session))

@@ -6,7 +6,7 @@ import asyncio
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import replace
 from importlib import import_module
 from itertools import chain
@@ -19,7 +19,7 @@ from envspec.conformance.text import counted
 from envspec.context import Context, Step
 from envspec.errors import NoSolution, UsageError
 from envspec.facts.extensions import without_order
-from envspec.io.http import open_http
+from envspec.io.lazy_http import open_lazy_http
 from envspec.io.loopback import Loopback, listening
 from envspec.io.store import Store
 from envspec.models import Resolution
@@ -111,13 +111,14 @@ async def _resolve_fresh(
 
     async with AsyncExitStack() as stack:
         loopback = stack.enter_context(listening())
+        opening = nullcontext() if context.is_offline else open_lazy_http(context.environ)
+        client.http = await stack.enter_async_context(opening)
         # Resolvers start before the server: they need 0.1 s to their first request, and the import of HTTP as long.
         # Their first requests wait at the socket.
         tasks = [asyncio.ensure_future(one(key, each, loopback)) for key, each in requests.items()]
         guesses: list[asyncio.Task[None]] = []
         try:
             await asyncio.to_thread(import_module, "aiohttp.web")
-            client.http = None if context.is_offline else await stack.enter_async_context(open_http(context.environ))
             await stack.enter_async_context(serve(views, loopback))
             for each in requests.values():
                 view = views[each.view_key]

@@ -13,7 +13,7 @@ from dataclasses import astuple, dataclass, replace
 from datetime import datetime
 from email.parser import BytesParser
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from packaging.utils import parse_wheel_filename
@@ -21,8 +21,9 @@ from packaging.version import InvalidVersion, Version
 
 from envspec.credentials import filled, without_credentials
 from envspec.errors import NetworkError, OfflineMiss, WrongHash
-from envspec.io.http import Http, read_whole
+from envspec.io.http import Http
 from envspec.io.http_types import RequestError, Response, TooLarge, WrongServer
+from envspec.io.lazy_http import LazyHttp
 from envspec.io.store import Store, StoredMetadata, StoredPage
 from envspec.io.tasks import run_in_thread
 from envspec.names import normalised
@@ -44,9 +45,6 @@ from envspec.resolve.pypi.index.file_metadata import metadata as sdist_metadata
 from envspec.resolve.pypi.index.page import ACCEPT, SDIST_SUFFIXES, BadPage, ListedFile
 from envspec.resolve.pypi.index.routing import NotListed, PackageIndex, PackageIndexError
 from envspec.resolve.pypi.index.selection import version_of
-
-if TYPE_CHECKING:
-    from aiohttp import ClientResponse
 
 _METADATA_BYTES: Final = 32 * 1024 * 1024
 #: A wheel read whole because its server supports no ranges: the largest on any known index is 4 GB.
@@ -83,7 +81,7 @@ class IndexClient:
         self,
         store: Store,
         now: Callable[[], datetime],
-        http: Http | None = None,
+        http: Http | LazyHttp | None = None,
         environ: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.environ = environ
@@ -208,7 +206,7 @@ class IndexClient:
             self._running[key] = asyncio.ensure_future(make())
         return self._running[key]
 
-    def network(self, what: str) -> Http:
+    def network(self, what: str) -> Http | LazyHttp:
         """what: the subject of OfflineMiss."""
         if self.http is None:
             raise OfflineMiss(what)
@@ -305,16 +303,19 @@ class IndexClient:
         http = self.network(f"the metadata of {file.filename}")
         url, within = self.with_login(index, file.url), index.within()
 
-        async def use(answer: ClientResponse) -> Response:
+        async def get(span: str) -> Response:
+            status = 0
+
+            def note(answered: int, _: int | None) -> None:
+                nonlocal status
+                status = answered
+
             try:
-                return await _read_part(answer, http)
+                return await http.part(url, span, note, max_bytes=MOST_AT_ONCE, within=within)
             except TooLarge as error:
-                if answer.status != 206:
+                if status != 206:
                     raise
                 raise BadRemoteWheel("the server sends more of it than requested") from error
-
-        async def get(span: str) -> Response:
-            return await http.stream(url, use, headers=lambda: {"Range": span}, within=within)
 
         ranges = _ranges(get, http, url, index)
 
@@ -341,7 +342,7 @@ class IndexClient:
         return StoredMetadata(body, total)
 
     async def _whole_wheel(
-        self, http: Http, index: PackageIndex, file: ListedFile
+        self, http: Http | LazyHttp, index: PackageIndex, file: ListedFile
     ) -> tuple[bytes, int, WheelRecord | None]:
         url, within = self.with_login(index, file.url), index.within(file.sha256)
         with tempfile.TemporaryFile() as wheel:
@@ -381,13 +382,12 @@ def with_login(index: PackageIndex, url: str, environ: Mapping[str, str] = Mappi
     return urlunsplit(parts._replace(netloc=filled(own, environ)))
 
 
-async def _read_part(answer: ClientResponse, http: Http) -> Response:
-    """A part of a wheel in memory, or all of a small wheel."""
-    return await read_whole(answer, MOST_AT_ONCE, http.timeouts.total_s, http.timeouts.stall_s)
-
-
 def _ranges(
-    get: Callable[[str], Awaitable[Response]], http: Http, url: str, index: PackageIndex, size: int | None = None
+    get: Callable[[str], Awaitable[Response]],
+    http: Http | LazyHttp,
+    url: str,
+    index: PackageIndex,
+    size: int | None = None,
 ) -> ReadPart:
     """Parts of a remote file. get: requests a range, as `bytes=0-99`. size: the file's, if known."""
 
@@ -529,21 +529,19 @@ class RecordDigests:
         http = self._client.network(f"{what} of {file.filename}")
         url = self._client.with_login(index, file.url)
 
-        async def use(answer: ClientResponse) -> Response:
-            size = answer.content_length
+        def admit(status: int, size: int | None) -> None:
             # The body of a large wheel that comes whole is not read.
-            if answer.status == 200 and (size is None or size > _SMALL_BYTES):
+            if status == 200 and (size is None or size > _SMALL_BYTES):
                 self._rangeless.add(index.name)
                 raise NoRanges("its server supports no ranges")
             if (size or 0) > LARGEST_BYTES:
                 raise BadRemoteWheel(f"its zip directory or RECORD is larger than {LARGEST_BYTES} bytes")
-            return await _read_part(answer, http)
 
         async def get(span: str) -> Response:
             # Whatever order they come in: a small wheel is read whole.
             if index.name in self._rangeless and (file.size_bytes or 0) > _SMALL_BYTES:
                 raise NoRanges("its server supports no ranges")
-            return await http.stream(url, use, headers=lambda: {"Range": span}, within=index.within())
+            return await http.part(url, span, admit, max_bytes=MOST_AT_ONCE, within=index.within())
 
         return _ranges(get, http, url, index, file.size_bytes)
 

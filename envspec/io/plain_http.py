@@ -1,0 +1,401 @@
+"""HTTP/1.1 for plain answers, which pages and parts of wheels nearly always are, without aiohttp.
+
+Plain is an answer with status 200, 206, 304, 404 or 410 and a length or chunks, as it is or packed by gzip, from a
+server that no proxy is for. Of everything else nothing is used: `LazyHttp` repeats the request with `Http`, which has
+the redirects, retries and messages.
+
+Sources: RFC 9110 (semantics) and RFC 9112 (messages; 6.3 and 11.2 for lengths that disagree).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from urllib.parse import unquote
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+from isal import isal_zlib
+
+from envspec.io import http_settings
+from envspec.io.http_types import SLOWEST_BYTES_S, Admit, Credential, Headers, Response, Timeouts
+from envspec.origins import Bounds
+from envspec.version import VERSION
+
+if TYPE_CHECKING:
+    import ssl
+
+#: Heads of the real indexes have 1 to 2 KB.
+_HEAD_BYTES: Final = 64 * 1024
+#: Before the next address of a host is tried: IPv6 may lead nowhere. RFC 8305, section 5, has the same.
+_NEXT_ADDRESS_S: Final = 0.25
+#: Of zlib: gzip's header and trailer.
+_GZIP: Final = 31
+_INFLATE_ERROR: Final = cast("type[Exception]", isal_zlib.error)
+#: URLs that aiohttp would send and return unchanged, with a login or without.
+_URL: Final = re.compile(
+    r"(?P<scheme>https?)://(?:(?P<user>[\w.~%-]+)(?::(?P<password>[\w.~%-]+))?@)?"
+    r"(?P<host>[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?)(?::(?P<port>[1-9][0-9]{0,4}))?"
+    r"(?P<path>(?:/(?!\.\.?(?:/|$))(?:[\w.~!$&'()*+,;=:@-]|%2B)*)*)",
+    re.ASCII,
+)
+_IPV4: Final = re.compile(r"[0-9.]+")
+_PORTS: Final = {"http": 80, "https": 443}
+#: Headers that decide what is read; twice they contradict each other.
+_SINGLE: Final = frozenset(
+    {"content-encoding", "content-length", "content-range", "content-type", "etag", "transfer-encoding"}
+)
+
+
+class NotPlain(Exception):
+    """No plain answer."""
+
+
+class _ClosedWhileIdle(NotPlain):
+    """The server closed a connection that it had kept open, before it read the request: nothing is wrong with it."""
+
+
+@dataclass(slots=True)
+class _Answer:
+    """One answer while it arrives. statuses: those that are plain. received: bytes, of head and body."""
+
+    statuses: frozenset[int]
+    max_bytes: int
+    admit: Admit | None
+    done: asyncio.Future[None]
+    fields: dict[str, str] = field(default_factory=dict)
+    body: list[bytes] = field(default_factory=list)
+    status: int = 0
+    received: int = 0
+    body_bytes: int = 0
+    is_checked: bool = False
+    is_complete: bool = False
+
+    def add_header(self, name: bytes, value: bytes) -> None:
+        # Behind the last chunk, too.
+        if self.status:
+            raise NotPlain("a header after the head")
+        key, text = name.decode("ascii").lower(), value.decode("ascii")
+        if key in self.fields:
+            if key in _SINGLE:
+                raise NotPlain(f"{key} twice")
+            text = f"{self.fields[key]}, {text}"
+        self.fields[key] = text
+
+    def check_head(self, version: str) -> None:
+        """Raises NotPlain, or what `admit` raises."""
+        self.is_checked = True
+        length, coding = self.fields.get("content-length"), self.fields.get("transfer-encoding")
+        size = None if length is None else int(length)
+        if version != "1.1" or self.status not in self.statuses or "upgrade" in self.fields:
+            raise NotPlain(f"HTTP/{version} {self.status}")
+        if self.status != 304 and (coding or "").lower() != ("chunked" if size is None else ""):
+            raise NotPlain("the answer has no length")
+        if self.status != 304 and (size or 0) > self.max_bytes:
+            raise NotPlain("the answer is too large")
+        if self.admit is not None:
+            self.admit(self.status, size)
+
+    def add_body(self, data: bytes) -> None:
+        self.body_bytes += len(data)
+        if self.body_bytes > self.max_bytes:
+            raise NotPlain("the answer is too large")
+        self.body.append(data)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection, with one request at a time; any fault of the server ends it."""
+
+    def __init__(self, timeouts: Timeouts) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timeouts = timeouts
+        self._parser = HttpResponseParser(self)
+        self._answer: _Answer | None = None
+        self._is_used = False
+        self._keeps_alive = True
+
+    @property
+    def is_idle(self) -> bool:
+        return self._answer is None and self._keeps_alive and not self._transport.is_closing()
+
+    def close(self) -> None:
+        self._transport.abort()
+
+    async def fetch(self, request: bytes, answer: _Answer) -> None:
+        """Send a request and fill `answer`; raises NotPlain, or what `answer.admit` raises."""
+        self._answer = answer
+        self._until = self._loop.time() + self._timeouts.total_s
+        self._checked_bytes = 0
+        self._watch()
+        self._transport.write(request)
+        try:
+            await answer.done
+        finally:
+            self._timer.cancel()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        answer = self._answer
+        if answer is None:
+            # Nobody asked for it.
+            self.close()
+            return
+        answer.received += len(data)
+        try:
+            self._parser.feed_data(data)
+            if not answer.status and answer.received > _HEAD_BYTES:
+                raise NotPlain("the head is too long")
+            if answer.received > 2 * answer.max_bytes + _HEAD_BYTES:
+                raise NotPlain("most of the answer is not its body")
+            if answer.status and not answer.is_checked:
+                answer.check_head(self._parser.get_http_version())
+        except (HttpParserError, HttpParserUpgrade) as error:
+            self._fail(NotPlain(str(error)))
+        except Exception as error:
+            self._fail(error)
+        else:
+            if answer.is_complete:
+                self._is_used = True
+                self._answer = None
+                _settle(answer.done, None)
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 (asyncio's)
+        if self._is_used and self._answer is not None and not self._answer.received:
+            self._fail(_ClosedWhileIdle())
+        else:
+            self._fail(NotPlain("the connection broke"))
+
+    def on_message_begin(self) -> None:
+        if self._answer is None or self._answer.status:
+            raise NotPlain("an answer that nobody asked for")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._answer is not None:
+            self._answer.add_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self._answer is not None:
+            self._answer.status = self._parser.get_status_code()
+
+    def on_body(self, data: bytes) -> None:
+        if self._answer is not None:
+            self._answer.add_body(data)
+
+    def on_message_complete(self) -> None:
+        if self._answer is not None:
+            self._answer.is_complete = True
+        self._keeps_alive = self._parser.should_keep_alive()
+
+    def _watch(self) -> None:
+        self._timer = self._loop.call_later(min(self._timeouts.stall_s, self._timeouts.total_s), self._check_progress)
+
+    def _check_progress(self) -> None:
+        answer = self._answer
+        if answer is None:
+            return
+        progress, self._checked_bytes = answer.received - self._checked_bytes, answer.received
+        if progress < self._timeouts.stall_s * SLOWEST_BYTES_S or self._loop.time() > self._until:
+            self._fail(NotPlain("the server stalled"))
+        else:
+            self._watch()
+
+    def _fail(self, error: Exception) -> None:
+        self._transport.abort()
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            _settle(answer.done, error)
+
+
+def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
+    # It may be cancelled meanwhile.
+    if done.done():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
+
+
+class _Origin(NamedTuple):
+    scheme: str
+    host: str
+    port: int
+
+
+class _Server:
+    """The connections to one origin. is_plain: whether all its answers were, and no proxy is for it."""
+
+    def __init__(self, origin: _Origin, timeouts: Timeouts, per_host: int, *, is_plain: bool) -> None:
+        self.is_plain = is_plain
+        self.slots = asyncio.Semaphore(per_host)
+        self._origin = origin
+        self._timeouts = timeouts
+        self._idle: list[_Connection] = []
+        self._addresses: asyncio.Future[list[str]] | None = None
+
+    async def connection(self, tls: ssl.SSLContext | None) -> _Connection:
+        """One that is idle, else a new one; raises NotPlain if there is none."""
+        while self._idle:
+            if (idle := self._idle.pop()).is_idle:
+                return idle
+        try:
+            return await self._connect(tls)
+        except (OSError, asyncio.TimeoutError, UnicodeError) as error:
+            raise NotPlain(str(error)) from error
+
+    def put_back(self, connection: _Connection) -> None:
+        if connection.is_idle:
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    def close(self) -> None:
+        for each in self._idle:
+            each.close()
+
+    async def _connect(self, tls: ssl.SSLContext | None) -> _Connection:
+        if self._addresses is None:
+            self._addresses = asyncio.ensure_future(self._resolved())
+        addresses = await asyncio.shield(self._addresses)
+        for address in addresses[:-1]:
+            try:
+                found = await self._connect_to(address, tls, min(_NEXT_ADDRESS_S, self._timeouts.connect_s))
+            except (OSError, asyncio.TimeoutError):
+                continue
+            addresses[:] = [address]
+            return found
+        return await self._connect_to(addresses[-1], tls, self._timeouts.connect_s)
+
+    async def _connect_to(self, address: str, tls: ssl.SSLContext | None, limit_s: float) -> _Connection:
+        loop, port = asyncio.get_running_loop(), self._origin.port
+        name = None if tls is None else self._origin.host
+        connecting = loop.create_connection(
+            lambda: _Connection(self._timeouts), address, port, ssl=tls, server_hostname=name
+        )
+        _, connection = await asyncio.wait_for(connecting, limit_s)
+        return connection
+
+    async def _resolved(self) -> list[str]:
+        """The first address of each family, in the system's order: looked up once."""
+        if _IPV4.fullmatch(self._origin.host):
+            return [self._origin.host]
+        import socket
+
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(self._origin.host, self._origin.port, type=socket.SOCK_STREAM)
+        first: dict[int, str] = {}
+        for family, _, _, _, address in found:
+            first.setdefault(family, str(address[0]))
+        return list(first.values())
+
+
+class PlainHttp:
+    """GET requests with plain answers. environ: as of `open_http`. per_host: connections to one host at a time.
+
+    A server whose answer is not plain is left to `Http` from then on: each request would be sent twice.
+    """
+
+    def __init__(self, environ: Mapping[str, str], timeouts: Timeouts, per_host: int) -> None:
+        self._routes, self._bundle = http_settings.proxies(environ), http_settings.ca_bundle(environ)
+        self._timeouts = timeouts
+        self._per_host = per_host
+        self._servers: dict[_Origin, _Server] = {}
+        self._context: asyncio.Future[ssl.SSLContext] | None = None
+
+    async def get(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        max_bytes: int,
+        within: Bounds | None,
+        admit: Admit | None = None,
+    ) -> Response:
+        """As `Http.get`. admit: called before the body is read.
+
+        Raises:
+            NotPlain: the answer is not plain, or the URL not within `within`.
+            UsageError: the CA bundle in the environment cannot be used.
+        """
+        parts = _URL.fullmatch(url)
+        if parts is None or not (within is None or within.allows(url, redirected=False)):
+            raise NotPlain("not a plain URL")
+        scheme, host, port = parts["scheme"], parts["host"], int(parts["port"] or 0)
+        if port == _PORTS[scheme] or port > 0xFFFF:
+            raise NotPlain("not a plain port")
+        server = self._server(_Origin(scheme, host, port or _PORTS[scheme]))
+        named = f"{host}:{port}" if port else host
+        fields = {"Host": named, "User-Agent": f"envspec/{VERSION}", "Accept": "*/*", **headers}
+        if login := parts["user"]:
+            fields["Authorization"] = Credential(unquote(login), unquote(parts["password"] or "")).basic
+        if not all(map(_is_line, fields.values())):
+            raise NotPlain("not plain headers")
+        lines = [f"GET {parts['path'] or '/'} HTTP/1.1", *(f"{key}: {value}" for key, value in fields.items()), "", ""]
+        statuses = {200, 404, 410}
+        if "Range" in headers:
+            statuses.add(206)
+        if "If-None-Match" in headers:
+            statuses.add(304)
+        done = asyncio.get_running_loop().create_future()
+        answer = _Answer(frozenset(statuses), max_bytes, admit, done)
+        await self._fetch(server, "\r\n".join(lines).encode(), answer, is_secure=scheme == "https")
+        body, gzipped = b"".join(answer.body), None
+        encoding = answer.fields.get("content-encoding", "identity").lower()
+        if body and encoding != "identity":
+            if encoding != "gzip" or fields.get("Accept-Encoding") != "gzip":
+                raise NotPlain(f"content encoding {encoding}")
+            body, gzipped = _unzipped(body, max_bytes), body
+        shown = f"{scheme}://{named}{parts['path'] or '/'}"
+        return Response(shown, answer.status, Headers(answer.fields), body, gzipped, with_login=bool(login))
+
+    async def _fetch(self, server: _Server, request: bytes, answer: _Answer, *, is_secure: bool) -> None:
+        async with server.slots:
+            if not server.is_plain:
+                raise NotPlain("not a plain server")
+            try:
+                connection = await server.connection(await self._tls() if is_secure else None)
+                try:
+                    await connection.fetch(request, answer)
+                finally:
+                    server.put_back(connection)
+            except _ClosedWhileIdle:
+                raise
+            except NotPlain:
+                server.is_plain = False
+                raise
+
+    def close(self) -> None:
+        """Close the connections; requests must have ended."""
+        for server in self._servers.values():
+            server.close()
+
+    def _server(self, origin: _Origin) -> _Server:
+        if origin not in self._servers:
+            is_plain = self._routes.of(*origin) is None
+            self._servers[origin] = _Server(origin, self._timeouts, self._per_host, is_plain=is_plain)
+        return self._servers[origin]
+
+    async def _tls(self) -> ssl.SSLContext:
+        """In a thread: reading the system's certificates takes 20 ms."""
+        if self._context is None:
+            self._context = asyncio.ensure_future(asyncio.to_thread(http_settings.tls_context, self._bundle))
+        return await asyncio.shield(self._context)
+
+
+def _is_line(value: str) -> bool:
+    return value.isascii() and value.isprintable()
+
+
+def _unzipped(body: bytes, max_bytes: int) -> bytes:
+    member = isal_zlib.decompressobj(_GZIP)
+    try:
+        plain = member.decompress(body, max_bytes + 1)
+    except _INFLATE_ERROR as error:
+        raise NotPlain(str(error)) from error
+    if len(plain) > max_bytes or not member.eof or member.unused_data:
+        raise NotPlain("not one whole gzip member of this size")
+    return plain
