@@ -20,6 +20,8 @@ def main() -> None:
     Imports take most of a short run. A signal that arrives meanwhile has no other handler.
     """
     try:
+        if sys.argv[1:2] == ["lock"]:
+            _end_if_up_to_date()
         import signal
 
         signal.signal(signal.SIGTERM, _terminate)
@@ -32,6 +34,26 @@ def main() -> None:
         _end("interrupted", 130)
     finally:
         _stop_handling()
+
+
+def _end_if_up_to_date() -> None:
+    """End the process if the last run of the same words found nothing to do, and nothing has changed since."""
+    import os
+
+    from envspec.operations.lock.up_to_date import known_message
+
+    message = known_message(sys.argv[1:])
+    if message is None:
+        return
+    if sys.stderr is not None:
+        try:
+            sys.stderr.write(message)
+            sys.stderr.flush()
+        except OSError:
+            # Nobody reads it.
+            pass
+    # The interpreter's own end takes as long as all of this.
+    os._exit(0)
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 (the signal module's signature)

@@ -19,14 +19,19 @@ from envspec.cli.options import MIRROR, OFFLINE, UNCONFINED, combined, context_o
 from envspec.cli.output import Result, plain
 from envspec.cli.progress import TerminalReporter
 from envspec.errors import EnvspecError, StaleLock, UsageError
+from envspec.escaping import visible
 from envspec.resolve import RESOLVERS, SOLVERS
 
 if TYPE_CHECKING:
     from envspec.context import Context
     from envspec.lockfile.check import StaleReason
+    from envspec.operations.lock.cache import UpToDate
     from envspec.operations.lock_state import Compiled, LockRequest
 
 
+#: Of a lock that stays as it is, and of one that `--check` finds right.
+_NOTHING_CHANGED: Final = "nothing changed"
+_UP_TO_DATE: Final = "up to date"
 #: Values of a stale lock that are printed.
 _MOST_FIELDS: Final = 20
 #: Option -> those that exclude it: --verify writes no lock, and needs the network.
@@ -161,12 +166,16 @@ def _of_spec(path: Path, folder: Path | None, specs: int, chosen: Mapping[str, A
     directory = directory_of(path, folder, specs)
     if chosen["check"]:
         requests = variants_of(LockRequest(path, directory))
+        before = _observe(requests, _UP_TO_DATE)
     else:
         requests = requests_of(path, directory, chosen, _on_top_of(path, chosen["on_top_of"]))
     # An error of the only lock ends the command; one of several is reported, and the others follow.
     count = len(requests) + specs - 1
     if chosen["check"]:
-        return [_done(each, partial(_check, each), count) for each in requests]
+        done = [_done(each, partial(_check, each), count) for each in requests]
+        if not any(each.exit_code for each in done):
+            _remember(before, requests)
+        return done
     if chosen["verify"]:
         return [_done(each, partial(_verify, each, chosen), count) for each in requests]
     return lock_together(requests, chosen, count)
@@ -237,6 +246,7 @@ def lock_together(requests: Sequence[LockRequest], chosen: Mapping[str, Any], co
     from envspec.operations.lock.all import compile_all, write_all
     from envspec.operations.lock_state import Compiled
 
+    before = _observe(requests, _NOTHING_CHANGED)
     found = compile_all(requests, partial(_running, chosen), cached=not chosen["dry_run"])
     made = [each for each in found if isinstance(each, Compiled)]
     errors = _errors_in(found)
@@ -263,7 +273,32 @@ def lock_together(requests: Sequence[LockRequest], chosen: Mapping[str, Any], co
     done = [_done(request, partial(outcome, at), count) for at, request in enumerate(requests)]
     if errors and len(requests) > 1:
         terminal.report(f"{requests[0].spec_path}: {_left_out(requests, [at for at in written if written[at]])}")
+    if not errors and not any(each.files or each.new_text for each in made):
+        _remember(before, requests)
     return done
+
+
+def _observe(requests: Sequence[LockRequest], message: str) -> UpToDate | None:
+    """What the locks follow from before this run; None if the next run of the same words runs in full anyway.
+
+    message: what is printed of each if it is up to date.
+    """
+    from envspec.operations.lock.cache import observe
+    from envspec.operations.lock.up_to_date import is_plain
+
+    words = output.SETTINGS.words
+    if not is_plain(words):
+        return None
+    lines = [visible(f"{each.directory}: {message}") for each in requests]
+    return observe(words, "".join(f"{line}\n" for line in lines), requests)
+
+
+def _remember(before: UpToDate | None, requests: Sequence[LockRequest]) -> None:
+    """Let the next run of the same words end at once: this one has found all locks up to date."""
+    if before is not None and not output.SETTINGS.warnings:
+        from envspec.operations.lock.cache import remember_up_to_date
+
+        remember_up_to_date(before, requests)
 
 
 def _errors_in(outcomes: Sequence[object]) -> dict[int, EnvspecError]:
@@ -317,7 +352,7 @@ def _check(request: LockRequest) -> Done:
     """Check a lock without a network, and print why it is stale."""
     reasons, done = _stale(request)
     if not reasons:
-        output.info(f"{request.directory}: up to date")
+        output.info(f"{request.directory}: {_UP_TO_DATE}")
     return done
 
 
@@ -383,7 +418,7 @@ def _written(request: LockRequest, changed: Sequence[Path], chosen: Mapping[str,
             recorded = record_images_of(request.spec_path, request.directory, context, anew=chosen["upgrade"])
         changed = sorted({*changed, *recorded})
     if not changed:
-        output.info(f"{request.directory}: nothing changed")
+        output.info(f"{request.directory}: {_NOTHING_CHANGED}")
     paths = list(map(str, changed))
     return Done({"changed": paths}, paths)
 

@@ -133,7 +133,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def _reported(words: Sequence[str]) -> int:
-    output.SETTINGS.begin()
+    output.SETTINGS.begin(words)
     try:
         completing = os.environ.get(_COMPLETE)
         if completing:

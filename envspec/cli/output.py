@@ -33,11 +33,13 @@ ONLY_ERRORS: Final = 2
 class OutputSettings:
     """What this run's user chose, and what was written so far.
 
+    words: of the command line.
     locked: `--locked`.
     stale: the folders of the locks whose specs have changed since.
     answered: stdout is complete, or a container's.
     """
 
+    words: Sequence[str] = ()
     form: str = "text"
     quiet: int = 0
     debug: bool = False
@@ -46,9 +48,9 @@ class OutputSettings:
     stale: list[str] = field(default_factory=list)
     answered: bool = False
 
-    def begin(self) -> None:
+    def begin(self, words: Sequence[str]) -> None:
         """Forget the run before; a process of tests has several."""
-        self.__init__()  # type: ignore[misc]
+        self.__init__(words)  # type: ignore[misc]
 
     def read_ahead(self, words: Sequence[str]) -> None:
         """From a command line with a mistake, whose options were not parsed."""

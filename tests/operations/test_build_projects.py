@@ -237,6 +237,18 @@ def test_a_local_project_and_what_changes_it(tmp_path: Path, index: IndexServer)
     assert user.locks("--check").status == 0
 
 
+def test_a_local_project_counts_in_every_run(tmp_path: Path, index: IndexServer) -> None:
+    """A run in a Python of its own can end before it reads anything but the files of the spec and the lock."""
+    user = user_of(tmp_path, index, "own @ ./own")
+    project = write(tmp_path / "own", PROJECT)
+    before = locked(user)
+    for _ in range(2):
+        assert "nothing changed" in succeeded(user.runs_anew("lock", user.spec.name)).stderr
+    write(project, {"own.py": b"ANSWER = 2\n"})
+    assert "envspec.lock" in succeeded(user.runs_anew("lock", user.spec.name)).stdout
+    assert locked(user)["built"] != before["built"]
+
+
 def test_elsewhere_a_local_project_is_its_recorded_wheel(tmp_path: Path, index: IndexServer) -> None:
     first = user_of(tmp_path / "a", index, "own @ ../own")
     write(tmp_path / "own", PROJECT)

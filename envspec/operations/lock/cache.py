@@ -9,28 +9,36 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from envspec.context import Context
 from envspec.data import facts_version
+from envspec.documents import list_of, table_of
 from envspec.errors import StaleLock, UsageError
+from envspec.io.cache import cache_path
+from envspec.io.files import write_file
 from envspec.io.store import Store
 from envspec.lockfile.check import check
 from envspec.lockfile.folder import read_current, tidy
 from envspec.lockfile.header import FORMAT, LOCK_FILE, Header, pins_sha256, verify_checksum
+from envspec.operations.lock import up_to_date
+from envspec.operations.lock.up_to_date import MADE
 from envspec.operations.lock_state import Compiled, LockRequest
 from envspec.resolve import RESOLVERS
+from envspec.settings import read_settings
+from envspec.spec.document import DEPENDENCIES_FROM, PYPROJECT, read_spec
 from envspec.spec.identity import input_sha256, read_document
 from envspec.spec.logins import login_warnings
 from envspec.spec.owner import TWO_SPECS, other_owner, path_from_lock
 from envspec.spec.variants import Merged
 from envspec.version import VERSION
 
-#: Part of every key: changes whenever the same inputs would make another lock.
-MADE: Final = "21"
+#: Of a source that the lock's machine could not build.
+_UNBUILT: Final = b'\nunbuilt = "'
 
 
 def existing_lock(request: LockRequest) -> bytes | None:
@@ -110,6 +118,60 @@ def recall_lock(
     return Compiled({name: text.encode() for name, text in cached["files"].items()})
 
 
+class UpToDate(NamedTuple):
+    """What one run has to find, so that the next one of the same words has nothing to do; see `up_to_date`."""
+
+    words: Sequence[str]
+    message: str
+    paths: Sequence[str]
+    state: str
+
+
+def observe(words: Sequence[str], message: str, requests: Sequence[LockRequest]) -> UpToDate | None:
+    """What the locks of a spec and its variants follow from now, if they exist and nothing but files decides it.
+
+    words: of the command line. message: what the run prints if there is nothing to do.
+    """
+    paths: list[str] = []
+    try:
+        paths += map(str, _files_of_spec(requests[0].spec_path))
+        for request in requests:
+            body = read_current(request.directory, LOCK_FILE)
+            header, _ = verify_checksum(body, LOCK_FILE)
+            if b'index = "local"' in body or _UNBUILT in body:
+                # A project's folder counts as well, or whether this machine can build.
+                return None
+            paths += [str(request.directory / name) for name in (LOCK_FILE, *header.files)]
+        return UpToDate(words, message, paths, up_to_date.state(words, paths, message))
+    except (OSError, ValueError, StaleLock):
+        return None
+
+
+def remember_up_to_date(before: UpToDate, requests: Sequence[LockRequest]) -> None:
+    """Let the next run of the same words end at once, if all is as it was before this one, which had nothing to do."""
+    cache = up_to_date.cache_folder()
+    # The configuration file can name another. A check makes no cache.
+    if cache is None or cache_path(read_settings(os.environ).environ) != Path(cache) or not Path(cache).is_dir():
+        return
+    # The message is written whatever the encoding of stderr.
+    if before.message.isascii() and observe(before.words, before.message, requests) == before:
+        with suppress(OSError):
+            record = os.fsencode("\0".join((before.state, before.message, *before.paths)))
+            write_file(Path(up_to_date.record_path(cache, before.words)), record)
+
+
+def _files_of_spec(path: Path) -> Iterator[Path]:
+    """A spec's file, and those that it takes lines from."""
+    yield path
+    spec = read_spec(path)
+    for table in (spec, *table_of(spec, "variants").values()):
+        for source in list_of(table, DEPENDENCIES_FROM):
+            folder = str(source).rpartition(f"{PYPROJECT}:")[0]
+            yield path.parent / folder / PYPROJECT
+        if on_top_of := table_of(table, "pip").get("on_top_of"):
+            yield path.parent / str(on_top_of)
+
+
 def _warn_of_logins(request: LockRequest, context: Context) -> None:
     for text in login_warnings(Merged(read_document(request.spec_path), request.variant), request.spec_path):
         context.reporter.warning(text)
@@ -149,7 +211,7 @@ def _is_done(request: LockRequest, body: bytes, context: Context) -> bool:
     """Whether the lock of a request belongs to its spec, and nothing is left open in it that this run could find."""
     if not check(request.spec_path, request.directory, request.variant).is_fresh:
         return False
-    if b'\nunbuilt = "' in body:
+    if _UNBUILT in body:
         from envspec.io.confine import can_build
 
         if can_build(context.environ, context.unconfined):
