@@ -124,9 +124,9 @@ class LockedView(View):
             return path
         return await super().content(name, filename, bodies)
 
-    async def consider(self, name: str, filename: str) -> None:
+    async def consider(self, name: str, filename: str, bodies: Bodies) -> None:
         if name not in self._paths:
-            await super().consider(name, filename)
+            await super().consider(name, filename, bodies)
 
 
 def requirements_of(project: Path, environment: BuildEnvironment) -> list[str]:

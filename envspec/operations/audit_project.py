@@ -460,8 +460,13 @@ def _resolver_request(
         bounds.append(Bound(f"{name}=={version.partition('+')[0]}", BoundKind.PINNED))
     return TargetRequest(
         PypiRequest(target, names, tuple(bounds)),
-        Rules(as_of, tuple(wheel_tags(target)), index, overrides=dict(audit.overrides)),
-        marker_environment(target),
+        Rules(
+            as_of,
+            tuple(wheel_tags(target)),
+            index,
+            overrides=dict(audit.overrides),
+            environment=marker_environment(target),
+        ),
         ["audit", as_of.isoformat(), index.key, sorted(map(str, audit.overrides))],
     )
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import platform
 import shutil
-import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -622,16 +620,13 @@ def test_a_damaged_lock_without_as_of_is_locked_at_this_moment_each_time(user: U
 
 
 def test_upgrade_package_by_the_other_engine(tmp_path: Path) -> None:
-    mine = {"x86_64": "linux-64", "aarch64": "linux-aarch64"}.get(platform.machine())
-    if mine is None or sys.platform != "linux":
-        pytest.skip("pip-tools resolves for Linux on itself")
     with IndexServer(chain()) as index:
         user = User(tmp_path, index.url)
         engine = ("--resolver", "pip-tools")
-        user.wants("top", "other", python=platform.python_version(), platforms=[mine])
+        user.wants("top", "other")
         assert user.locks(*engine).status == 0
-        assert user.pins(mine) == {"top": "1.0.0", "mid": "1.0.0", "low": "1.0.0", "other": "1.0.0"}
+        assert user.pins() == {"top": "1.0.0", "mid": "1.0.0", "low": "1.0.0", "other": "1.0.0"}
         index.add(now_file("top", "2.0.0", ("mid>=3",)), now_file("mid", "3.0.0", ("low",)), now_file("other", "2.0.0"))
         a_second_later()
         assert user.locks(*engine, "--upgrade-package", "top").status == 0
-        assert user.pins(mine) == {"top": "2.0.0", "mid": "3.0.0", "low": "1.0.0", "other": "1.0.0"}
+        assert user.pins() == {"top": "2.0.0", "mid": "3.0.0", "low": "1.0.0", "other": "1.0.0"}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import platform
-import sys
 from pathlib import Path
 
 import pytest
@@ -54,26 +52,22 @@ BY_ALL = [
     "lock_refusals/sdist-that-does-not-build",
     "lock_refusals/sdists-all-at-once",
 ]
-HERE = {("linux", "x86_64"): "linux-64", ("linux", "aarch64"): "linux-aarch64"}.get((sys.platform, platform.machine()))
 
 
 def by_all(case: str, root: Path) -> list[str]:
-    """What each resolver makes of a case, for this Python and platform; of a refusal, the exit code."""
+    """What each resolver makes of a case; of a refusal, the exit code."""
     given = read_case(GOLDEN / f"{case}.txtar")
     result_of = []
     for engine in RESOLVERS:
         folder = root / engine
         folder.mkdir(parents=True)
-        spec = given.text("spec.toml")
-        spec = spec.replace('"3.11.7"', f'"{platform.python_version()}"').replace('"linux-64"', f'"{HERE}"')
         index = f'words = ["--resolver", "{engine}"]\n' + given.text("index.toml")
-        run = given.changed(spec=spec, index=index)
+        run = given.changed(index=index)
         refused = case.startswith("lock_refusals/")
         result_of.append(refusal(run, folder).partition("\n")[0] if refused else decisions(run, folder))
     return result_of
 
 
-@pytest.mark.skipif(HERE is None, reason="pip-tools resolves for Linux on itself")
 @pytest.mark.parametrize("case", BY_ALL)
 def test_all_resolvers_say_the_same(tmp_path: Path, case: str) -> None:
     first, *others = by_all(case, tmp_path)

@@ -159,7 +159,7 @@ def until_served(engine: Engine) -> None:
 @pytest.mark.parametrize("resolver", ["uv", "pip-tools"])
 def test_another_user_gets_nothing(resolver: str, tmp_path: Path, index: IndexServer, gate: Gate) -> None:
     user = User(tmp_path, index.url)
-    user.wants("weekly", "app", python=".".join(map(str, sys.version_info[:3])))
+    user.wants("weekly", "app")
     run = user.starts("--resolver", resolver, "--debug")
     engine = engine_of(run)
     until_served(engine)
@@ -232,7 +232,7 @@ def test_every_run_has_a_token_of_its_own(tmp_path: Path, index: IndexServer, ga
 @pytest.mark.parametrize("resolver", ["uv", "pip-tools"])
 def test_no_message_has_the_token(resolver: str, tmp_path: Path, index: IndexServer, gate: Gate) -> None:
     user = User(tmp_path, index.url)
-    user.wants("app", "weekly", python=".".join(map(str, sys.version_info[:3])))
+    user.wants("app", "weekly")
     # The page is read beside the resolver, and would end the run before that is seen.
     index.fail(index.page_path("weekly"), replace(gate, then=Status(403)))
     run = user.starts("--resolver", resolver, "--debug")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from copy import copy
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 from packaging.markers import UndefinedComparison
@@ -111,11 +111,60 @@ def valid(metadata: bytes) -> bytes:
     return _rewrite(metadata, replaced)
 
 
-def _rewrite(metadata: bytes, new_of: Callable[[str], str | None]) -> bytes:
-    """METADATA with other requirements. new_of: what replaces one; None if it is removed."""
+#: A bound that excludes every Python, which nobody else writes.
+NO_PYTHON: Final = "<0.dev0"
+
+
+def evaluated(metadata: bytes, environment: Mapping[str, str]) -> bytes:
+    """METADATA that means in every environment what the given one means in this.
+
+    Requirements that do not apply are left out; of the markers of others, only their extras are left. Extras that are
+    in the markers alone get their field, without which pip ignores them.
+    """
+    undeclared = offered_extras(metadata) - set(map(normalised, extras_of(metadata)))
+    metadata = _rewrite(metadata, partial(evaluated_requirement, environment=environment))
+    metadata = _rewrite(metadata, partial(evaluated_python, environment=environment), "requires-python")
+    return with_fields(metadata, [f"Provides-Extra: {extra}" for extra in sorted(undeclared)])
+
+
+def evaluated_python(specifier: str, environment: Mapping[str, str]) -> str:
+    """Empty if a Requires-Python allows the environment's Python, else the same, with a bound that excludes all."""
+    if allows(specifier, environment["python_full_version"]):
+        return ""
+    return f"{specifier},{NO_PYTHON}"
+
+
+def evaluated_requirement(text: str, environment: Mapping[str, str]) -> str | None:
+    """A requirement with only the extras of its marker; None if it does not apply in an environment."""
+    requirement = parsed(text) if ";" in text else None
+    if requirement is None or requirement.marker is None:
+        return text
+    marker = str(requirement.marker)
+    extras = re.findall(r'"([^"]+)"', marker) if "extra" in marker else []
+    is_general = _applies(requirement, environment, frozenset({""}))
+    # Extras are evaluated one at a time.
+    others: list[str] = []
+    for extra in dict.fromkeys(extras):
+        if _applies(requirement, environment, frozenset({extra})) != is_general:
+            others.append(extra)
+    if not is_general and not others:
+        return None
+    requirement = copy(requirement)
+    requirement.marker = None
+    if not others:
+        return str(requirement)
+    if is_general:
+        conditions = " and ".join(f'extra != "{extra}"' for extra in others)
+    else:
+        conditions = " or ".join(f'extra == "{extra}"' for extra in others)
+    return f"{requirement} ; {conditions}"
+
+
+def _rewrite(metadata: bytes, new_of: Callable[[str], str | None], field_name: str = "requires-dist") -> bytes:
+    """METADATA with other values of a field. new_of: what replaces one; None or empty if it is removed."""
 
     def replaced(field: re.Match[str]) -> str:
-        if field[1].lower() != "requires-dist":
+        if field[1].lower() != field_name:
             return field[0]
         text = " ".join(field[2].split())
         new = new_of(text)
@@ -127,6 +176,14 @@ def _rewrite(metadata: bytes, new_of: Callable[[str], str | None]) -> bytes:
     # An empty line would end the fields.
     head = "\n".join(filter(None, _FIELD.sub(replaced, head).split("\n")))
     return f"{head}{end}{body}".encode()
+
+
+def with_fields(metadata: bytes, lines: Sequence[str]) -> bytes:
+    """METADATA with more lines in its head."""
+    if not lines:
+        return metadata
+    first, newline, rest = metadata.partition(b"\n")
+    return b"\n".join([first, *map(str.encode, lines)]) + newline + rest
 
 
 def with_version(metadata: bytes, version: str) -> bytes:

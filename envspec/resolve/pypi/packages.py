@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -116,7 +115,7 @@ class _Chosen:
     moved: str | None
 
 
-async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins, view: View) -> Resolution:
+async def build(request: PypiRequest, pins: Pins, view: View) -> Resolution:
     """Everything that one target installs from indexes, from a resolver's pins and the index's pages.
 
     What is from no index is no package here, but part of the graph.
@@ -128,7 +127,7 @@ async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins
     """
     read = await asyncio.gather(*(_node(name, version, view) for name, version in pins.items()))
     nodes = dict(zip(pins, read, strict=True))
-    graph = _Graph(request, environment, view, nodes)
+    graph = _Graph(request, view.rules.environment, view, nodes)
     _add_requirements(graph)
     installed = [node for name, node in sorted(nodes.items()) if name not in view.rules.provided]
     of_default = {node.name: node.askers for node in installed if _is_of_default(node.name, view.rules)}
@@ -306,14 +305,7 @@ async def _node(name: str, version: str, view: View) -> _Node:
     if not files:
         raise ResolverError(f"{name} {version} was chosen, but the index lists no file of it for this target")
 
-    def preference(file: ListedFile) -> tuple[int, int, str]:
-        # Best tags first, then the highest build number, as pip and uv choose (wheel specification, "build tag").
-        parts = file.filename.split("-")
-        build = re.sub(r"\D", "", parts[2]) if len(parts) == 6 else ""
-        return _rank(file, view), -int(build or 0), file.filename
-
-    wheels = [file for file in files if view.rank(file.filename) is not None]
-    file = min(wheels, key=preference) if wheels else files[0]
+    file = min(files, key=view.preference)
     published = await view.published_metadata(name, file.filename)
     requires: list[str] = []
     removed: list[str] = []

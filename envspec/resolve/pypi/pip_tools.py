@@ -1,62 +1,57 @@
-"""pip-tools as the resolver: pip's own resolver, for the Python and the platform that run it."""
+"""pip-tools as the resolver: pip's own resolver.
+
+pip resolves for the Python and the machine that run it. Here, nothing that it reads depends on them: its index shows
+what metadata means on the target (`Bodies.EVALUATED`), and the lines of the request have no markers.
+"""
 
 from __future__ import annotations
 
 import os
-import platform
 import re
-import shutil
-import subprocess
 import sys
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
+from itertools import starmap
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
 from envspec.io.process import run
-from envspec.models import Platform, Target
+from envspec.models import Target
 from envspec.names import normalised
 from envspec.resolve.pypi.index.selection import version_text
+from envspec.resolve.pypi.index.view import Bodies
+from envspec.resolve.pypi.metadata import NO_PYTHON, evaluated_requirement
 from envspec.resolve.pypi.resolver import Pins, ResolverError, Unsolvable, Workspace, read_pins
 from envspec.resolve.pypi.types import PypiRequest
-
-_MACHINES = {
-    ("Linux", "x86_64"): Platform.LINUX_64,
-    ("Linux", "aarch64"): Platform.LINUX_AARCH64,
-    ("Darwin", "arm64"): Platform.OSX_ARM64,
-    ("Windows", "AMD64"): Platform.WIN_64,
-}
+from envspec.spec.targets import marker_environment
 
 UNSATISFIABLE = ("ResolutionImpossible", "No matching distribution", "Could not find a version")
 
 
 class PipTools:
-    """Needs an interpreter of the target's exact version on a machine of its platform."""
+    """`pip-compile`: resolves for every platform and Python, by what its index shows."""
 
     @property
     def version(self) -> str:
         return f"pip-tools {version('pip-tools')} pip {version('pip')}"
 
-    def unable(self, target: Target) -> str | None:
-        own = _MACHINES.get((platform.system(), platform.machine()))
-        if own is not target.platform:
-            return f"pip resolves only for the platform that it runs on ({own.value if own else platform.machine()})"
-        if interpreter(target.python.version) is None:
-            return f"pip resolves only for the Python that it runs on, and no Python {target.python.version} is on PATH"
+    @property
+    def bodies(self) -> Bodies:
+        return Bodies.EVALUATED
+
+    def unable(self, target: Target) -> str | None:  # noqa: ARG002 (resolves for any target)
         return None
 
     async def resolve(self, request: PypiRequest, workspace: Workspace) -> Pins:
         import piptools
 
-        # pip-tools and its dependencies are pure Python: another interpreter can import them from their folder.
-        packages = Path(piptools.__file__).parent.parent
-        source = workspace.write("requirements.in", request.requirements)
-        constraints = workspace.write("constraints.txt", request.constraints)
+        requirements = lines_without_markers(request.requirements, request.target)
+        source = workspace.write("requirements.in", requirements)
+        constraints = workspace.write("constraints.txt", lines_without_markers(request.constraints, request.target))
         pins = workspace.write("pins.txt", request.preferences)
         command = [
-            interpreter(request.target.python.version) or sys.executable,
+            sys.executable,
             *("-m", "piptools", "compile", str(source), "--output-file", str(pins), "--quiet", "--no-config"),
             *("--no-header", "--no-annotate", "--strip-extras", "--allow-unsafe", "--rebuild"),
             *("--constraint", str(constraints)),
@@ -69,40 +64,28 @@ class PipTools:
             "PIP_CONFIG_FILE": os.devnull,
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             "PIP_NO_INPUT": "1",
-            "PYTHONPATH": str(packages),
+            "PYTHONPATH": str(Path(piptools.__file__).parent.parent),
             "PYTHONNOUSERSITE": "1",
         }
         done = await run(command, environ=environ, cwd=workspace.work)
         if done.status == 0:
             return read_pins(pins.read_text(encoding="utf-8"))
-        reason = pip_reason(done.stderr, request.requirements)
+        reason = pip_reason(done.stderr, requirements)
         if any(text in done.stderr for text in UNSATISFIABLE):
             raise Unsolvable(reason)
         raise ResolverError(f"pip-compile exited with status {done.status}: {reason}", hint="try --resolver uv")
 
 
-@cache
-def interpreter(exact: str) -> str | None:
-    """A Python of exactly this version: the running one, else one on PATH."""
-    if platform.python_version() == exact:
-        return sys.executable
-    series = ".".join(exact.split(".")[:2])
-    for name in (f"python{series}", "python3", "python"):
-        path = shutil.which(name)
-        if path and _version_of(path) == exact:
-            return path
-    return None
+def lines_without_markers(lines: Iterable[str], target: Target) -> list[str]:
+    """The lines that apply to a target, without their markers."""
+    environment = marker_environment(target)
+    evaluated = [evaluated_requirement(line, environment) for line in lines]
+    return [line for line in evaluated if line]
 
 
-def _version_of(path: str) -> str:
-    command = [path, "-I", "-c", "import platform; print(platform.python_version())"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout.strip()  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-
-
-_CAUSE: Final = re.compile(r"requirement=\w+\('([^']+)'\), parent=(?:LinkCandidate\('([^' ]+)|None)")
+_CAUSE: Final = re.compile(r"requirement=(\w+)\('([^']+)'\), parent=(?:LinkCandidate\('([^' ]+)|None)")
+#: What the index adds to the Pythons of a release that is not for the target's.
+_REFUSED: Final = re.compile(rf"{re.escape(NO_PYTHON)},|,{re.escape(NO_PYTHON)}")
 
 
 def pip_reason(stderr: str, requirements: Sequence[str]) -> str:
@@ -110,10 +93,14 @@ def pip_reason(stderr: str, requirements: Sequence[str]) -> str:
 
     requirements: the lines of its input, which its messages refer to by number.
     """
+    stderr = _REFUSED.sub("", stderr)
     # Only the traceback shows which requirements exclude each other.
-    causes = list(dict.fromkeys(_requirer(url) + requirement for requirement, url in _CAUSE.findall(stderr)))
-    if causes:
+    causes = list(dict.fromkeys(starmap(_cause, _CAUSE.findall(stderr))))
+    if len(causes) > 1:
         return f"these exclude each other: {'; '.join(causes)}"
+    if causes and _PYTHON in causes[0]:
+        # pip's text names the Python that runs it.
+        return causes[0]
     lines = filter(None, map(str.strip, re.split(r"(?:^|\n)Traceback ", stderr)[0].splitlines()))
     text = " ".join(line for line in lines if not line.startswith(("WARNING", "To fix this", "1.", "2.")))
     text = re.sub(r"\b(?:ERROR|error): |\u00d7|\u2502|\u2570\u2500>", "", text or " ".join(stderr.split())[-500:])
@@ -127,9 +114,13 @@ def pip_reason(stderr: str, requirements: Sequence[str]) -> str:
     return re.sub(r"-r \S+ \(line (\d+)\)", requirement, " ".join(text.split()))
 
 
-def _requirer(url: str) -> str:
-    """What has the requirement, by the URL of its file; the spec has none."""
+_PYTHON: Final = " needs Python "
+
+
+def _cause(kind: str, requirement: str, url: str) -> str:
+    """A requirement with what has it. kind: pip's class. url: of the file that has it; empty: the spec."""
     if not url:
-        return "the spec requires "
+        return f"the spec requires {requirement}"
     filename = unquote(url.rpartition("/")[2])
-    return f"{normalised(filename.partition('-')[0])} {version_text(filename)} needs "
+    needs = _PYTHON if kind == "RequiresPythonRequirement" else " needs "
+    return f"{normalised(filename.partition('-')[0])} {version_text(filename)}{needs}{requirement}"

@@ -136,12 +136,12 @@ def target_request(
         sources=lines.sources,
         overrides=overrides,
         extensions=_extensions(spec, target, facts, build, requested, _given_torch(lines.direct, lines.provided)),
+        environment=lines.environment,
     )
     required = tuple(_line(each, lines.direct) for each in lines.required)
     return TargetRequest(
         PypiRequest(target, required, tuple(_bounds(spec, lines, build, given.found))),
         rules,
-        lines.environment,
         _identity(spec, rules, family_facts),
         # Beside a bound torch, a resolver tries these from the newest release down until one accepts that torch.
         tuple(name for name in MEMBERS if {name, "torch"} <= lines.family.keys()),

@@ -28,7 +28,7 @@ from envspec.resolve import cache
 from envspec.resolve.pypi import packages
 from envspec.resolve.pypi.index.client import IndexClient, missing_digests
 from envspec.resolve.pypi.index.server import serve, simple_url
-from envspec.resolve.pypi.index.view import Bodies, Pages, View
+from envspec.resolve.pypi.index.view import Pages, View
 from envspec.resolve.pypi.metadata import parsed
 from envspec.resolve.pypi.no_solution import no_solution_error
 from envspec.resolve.pypi.refused_lines import refused_lines
@@ -181,11 +181,10 @@ async def _resolve(
         cached = work / "cache"
         if reuses_pages:
             cached = _cache_folder(context.cache / "engines", cached)
-        # Stubs: pip fetches every chosen wheel, 4 GB for a torch stack.
-        workspace = Workspace(simple_url(view.key, Bodies.STUB), loopback.proxy, cached, work)
+        workspace = Workspace(simple_url(view.key, resolver.bodies), loopback.proxy, cached, work)
         request, pins = await _readable_pins(target.request, resolver, view, workspace)
     context.reporter.progress(Step(f"reading the metadata of {counted(len(pins), 'package')}", of=platform))
-    resolution = await packages.build(request, target.environment, pins, view)
+    resolution = await packages.build(request, pins, view)
     context.reporter.progress(Step(counted(len(resolution.packages), "package"), of=platform))
     return resolution
 

@@ -15,6 +15,7 @@ from envspec.io.confine import ALONE
 from envspec.io.process import run
 from envspec.models import Platform, Target
 from envspec.names import normalised
+from envspec.resolve.pypi.index.view import Bodies
 from envspec.resolve.pypi.types import PypiRequest
 
 
@@ -60,6 +61,10 @@ class Resolver(Protocol):
     @property
     def version(self) -> str:
         """Name and version: part of the key of cached resolutions."""
+
+    @property
+    def bodies(self) -> Bodies:
+        """What it sees of files."""
 
     def unable(self, target: Target) -> str | None:
         """Why it cannot resolve for `target` on this machine; None if it can."""
@@ -118,6 +123,10 @@ class Uv:
     @property
     def version(self) -> str:
         return f"uv {version('uv')}"
+
+    @property
+    def bodies(self) -> Bodies:
+        return Bodies.STUB
 
     def unable(self, target: Target) -> str | None:  # noqa: ARG002 (uv resolves for any target)
         return None

@@ -113,7 +113,6 @@ def exclusions_of(releases: Mapping[Release, str]) -> list[Bound]:
 class TargetRequest:
     """One target's request with everything that decides its result, and what was decided to make it.
 
-    environment: for markers.
     identity: JSON of all that decides the rules (indexes, `as_of`, facts), without credentials: rules contain
         functions, which cannot be compared.
     tried_in_turn: names of which a resolver will try one release after another.
@@ -123,7 +122,6 @@ class TargetRequest:
 
     request: PypiRequest
     rules: Rules
-    environment: Mapping[str, str]
     identity: object
     tried_in_turn: tuple[str, ...] = ()
     decisions: tuple[Decision, ...] = ()

@@ -25,6 +25,23 @@ def test_what_excludes_what_is_read_from_the_traceback() -> None:
     )
 
 
+ONE_CAUSE = "Traceback (\nResolutionImpossible: [RequirementInformation(requirement={})]\n"
+LINK = "LinkCandidate('http://index.invalid/files/one/one-2.0-py3-none-any.whl')"
+
+
+def test_releases_for_other_pythons_are_named_without_the_bound_of_the_index() -> None:
+    stderr = "  ERROR: Ignored: 2.0 Requires-Python >=3.12,<0.dev0\n  ERROR: No one (from versions: none)\n"
+    stderr += ONE_CAUSE.format("SpecifierRequirement('one'), parent=None")
+    assert pip_reason(stderr, ["one"]) == "Ignored: 2.0 Requires-Python >=3.12 No one (from versions: none)"
+
+
+def test_the_python_that_runs_pip_is_not_named() -> None:
+    pythons = "'!=3.11.9,<0.dev0,>=3.12'"
+    stderr = f"  ERROR: Package 'one' requires a different Python: 3.11.7 not in {pythons}\n"
+    stderr += ONE_CAUSE.format(f"RequiresPythonRequirement({pythons}), parent={LINK}")
+    assert pip_reason(stderr, ["one"]) == "one 2.0 needs Python !=3.11.9,>=3.12"
+
+
 @pytest.mark.parametrize(
     ("stderr", "text"),
     [

@@ -58,9 +58,7 @@ def test_every_resolver_and_solver_has_a_version(name: str) -> None:
 
 def test_another_reason_of_a_bound_is_another_question() -> None:
     rules = Rules(datetime(2026, 1, 1, tzinfo=timezone.utc), (), PackageIndex("default", "https://index.example.com/"))
-    plain = TargetRequest(
-        PypiRequest(Target(Platform.LINUX_64, Python("3.12.3", "spec")), ("app",)), rules, {}, "identity"
-    )
+    plain = TargetRequest(PypiRequest(Target(Platform.LINUX_64, Python("3.12.3", "spec")), ("app",)), rules, "identity")
     keys: set[str] = set()
     for problem in ("its build calls cc", "it requires Python 3.9"):
         bounds = exclusions_of({("app", Version("2.0")): problem})

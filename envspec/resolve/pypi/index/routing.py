@@ -167,6 +167,7 @@ class Rules:
     built: the METADATA of wheels that were built of releases that are sdists alone; it counts instead of what the sdist
         states.
     extensions: which wheels of CUDA extensions fit the target's torch.
+    environment: for markers.
     """
 
     as_of: datetime
@@ -182,6 +183,7 @@ class Rules:
     overrides: Overrides = field(default_factory=dict)
     built: Mapping[Release, bytes] = field(default_factory=dict)
     extensions: Extensions = field(default_factory=Extensions)
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def index_of(self, name: str) -> PackageIndex:
         for route in self.routes:

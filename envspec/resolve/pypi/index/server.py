@@ -58,8 +58,8 @@ async def serve(views: Mapping[str, View], loopback: Loopback) -> AsyncIterator[
                 body = await view.page(name, bodies)
             elif filename.endswith(".metadata"):
                 wheel = filename.removesuffix(".metadata")
-                body = await view.metadata(name, wheel)
-                await view.consider(name, wheel)
+                body = await view.metadata(name, wheel, bodies)
+                await view.consider(name, wheel, bodies)
             else:
                 body = await view.content(name, filename, bodies)
         except (NotListed, KeyError):

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from enum import Enum
@@ -51,11 +52,14 @@ from envspec.resolve.pypi.index.selection import (
 )
 from envspec.resolve.pypi.metadata import (
     declared,
+    evaluated,
+    evaluated_python,
     extras_of,
     is_dynamic,
     is_of_extra,
     metadata_file,
     valid,
+    with_fields,
     with_overrides,
     with_version,
 )
@@ -141,10 +145,17 @@ def metadata_only_wheel(filename: str, metadata: bytes) -> bytes:
 
 
 class Bodies(Enum):
-    """What a resolver gets if it fetches a file: pip fetches every chosen wheel, and needs its metadata alone."""
+    """What a resolver sees of a file, and gets if it fetches it.
+
+    WHOLE: the file, to be installed.
+    STUB: its metadata: resolvers need no more.
+    EVALUATED: what its metadata means on the target, in one wheel a release that every Python on every machine
+        accepts: for resolvers that resolve for the Python and the machine that they run on.
+    """
 
     WHOLE = "whole"
     STUB = "stub"
+    EVALUATED = "evaluated"
 
 
 def _undated_error(index: PackageIndex, name: str) -> PackageIndexError:
@@ -200,6 +211,8 @@ class View:
         self._pages = pages
         self._ranks = pages.ranks[key]
         self._selections: dict[str, Selection] = {}
+        # By project and shown name.
+        self._evaluated: dict[str, dict[str, ListedFile]] = {}
 
     @property
     def is_final(self) -> bool:
@@ -283,14 +296,13 @@ class View:
 
         An sdist is shown as a wheel with its metadata: a candidate that no resolver builds.
         """
-        shown: dict[str, ListedFile] = {}
-        for file in self._offered_files(name, await self.selection(name)):
-            # One wheel represents both if a release has a .tar.gz and a .zip.
-            if bodies is Bodies.WHOLE and file.is_wheel:
-                shown.setdefault(file.filename, file)
-            else:
-                shown.setdefault(self._shown_name(name, file), file)
-        entries = [_entry(name, file, filename, bodies) for filename, file in shown.items()]
+        files = self._offered_files(name, await self.selection(name))
+        entries: list[dict[str, object]] = []
+        for filename, file in self._shown_files(name, files, bodies).items():
+            python = file.requires_python or ""
+            if bodies is Bodies.EVALUATED:
+                python = evaluated_python(python, self.rules.environment)
+            entries.append(_entry(name, file, filename, python, bodies))
         page = {"meta": {"api-version": "1.0"}, "name": name, "files": entries}
         return json.dumps(page, separators=(",", ":")).encode()
 
@@ -319,9 +331,13 @@ class View:
             self.withheld.add(name)
         return offered
 
-    async def metadata(self, name: str, filename: str) -> bytes:
+    async def metadata(self, name: str, filename: str, bodies: Bodies = Bodies.STUB) -> bytes:
         """What resolvers see: `published_metadata` with the spec's overrides; raises as that."""
-        body = with_overrides(await self.published_metadata(name, filename), self.rules.overrides)
+        if bodies is Bodies.EVALUATED:
+            file = await self._file(name, filename, bodies)
+            body = evaluated(await self.metadata(name, file.filename), self.rules.environment)
+        else:
+            body = with_overrides(await self.published_metadata(name, filename), self.rules.overrides)
         if "+" not in filename or name not in self.rules.extensions:
             return body
         # Wheels with a label are renamed after they were built: their METADATA does not have it.
@@ -379,21 +395,19 @@ class View:
     async def content(self, name: str, filename: str, bodies: Bodies = Bodies.WHOLE) -> bytes | Path:
         """A file's bytes, or where it is on this machine, or a stub with its metadata.
 
-        A package from no index is a stub; for builds it is the published wheel of its version, since they run in an
-        environment of their own.
+        For builds, a package from no index is the published wheel of its version, since they run in an environment of
+        their own.
 
         Raises:
             KeyError: the view has no such file.
         """
         provider, file = self.rules.provided.get(name), None
-        if provider is None:
-            listed = await self._file(name, filename)
-            if listed.filename == filename and bodies is Bodies.WHOLE:
-                file = listed
-        elif bodies is Bodies.WHOLE:
+        if bodies is Bodies.WHOLE and provider is not None:
             file = await self._published_wheel(provider)
+        elif bodies is Bodies.WHOLE:
+            file = (await self.selection(name)).files.get(filename)
         if file is None:
-            return metadata_only_wheel(filename, await self.metadata(name, filename))
+            return metadata_only_wheel(filename, await self.metadata(name, filename, bodies))
         with self._recording():
             return await self._client.content(self.rules.index_of(name), file)
 
@@ -402,11 +416,11 @@ class View:
         with self._recording():
             return await self._client.measure(self.rules.index_of(name), file, self.rules.cutoff_of(name))
 
-    async def consider(self, name: str, filename: str) -> None:
+    async def consider(self, name: str, filename: str, bodies: Bodies) -> None:
         """Start to fetch the RECORD of the first wheel of a project that a resolver reads: it chooses nearly all."""
         if name not in self._considered and name not in self.rules.provided:
             self._considered.add(name)
-            self.digests.begin(self.rules.index_of(name), await self._file(name, filename))
+            self.digests.begin(self.rules.index_of(name), await self._file(name, filename, bodies))
 
     async def size_bytes(self, name: str, file: ListedFile) -> int | None:
         """A file's size; None if it is unknown."""
@@ -433,21 +447,47 @@ class View:
     def rank(self, filename: str) -> int | None:
         return self._ranks.rank(filename)
 
-    def _shown_name(self, name: str, file: ListedFile) -> str:
-        """The file name for resolvers."""
-        if file.is_wheel:
-            version = version_text(file.filename)
-            return file.filename.replace(version, self.rules.extensions.shown(name, version), 1)
-        return f"{name.replace('-', '_')}-{version_of(file.filename)}-py3-none-any.whl"
+    def preference(self, file: ListedFile) -> tuple[int, int, str]:
+        """A sort key for the files of a release: the best first; sdists last, in their order."""
+        if not file.is_wheel:
+            return len(self.rules.tags), 0, ""
+        # Best tags first, then the highest build number, as pip and uv choose (wheel specification, "build tag").
+        rank, parts = self.rank(file.filename), file.filename.split("-")
+        build = re.sub(r"\D", "", parts[2]) if len(parts) == 6 else ""
+        return len(self.rules.tags) if rank is None else rank, -int(build or 0), file.filename
 
-    async def _file(self, name: str, shown: str) -> ListedFile:
+    def _shown_files(self, name: str, files: Iterable[ListedFile], bodies: Bodies) -> dict[str, ListedFile]:
+        """Files by the names that resolvers see; one wheel represents both if a release has a .tar.gz and a .zip."""
+        if bodies is Bodies.EVALUATED:
+            files = sorted(files, key=self._evaluated_preference)
+        shown: dict[str, ListedFile] = {}
+        for file in files:
+            shown.setdefault(self._shown_name(name, file, bodies), file)
+        return shown
+
+    def _evaluated_preference(self, file: ListedFile) -> tuple[bool, bool, tuple[int, int, str]]:
+        is_refused = bool(evaluated_python(file.requires_python or "", self.rules.environment))
+        return is_refused, file.yanked is not None, self.preference(file)
+
+    def _shown_name(self, name: str, file: ListedFile, bodies: Bodies) -> str:
+        """The file name for resolvers."""
+        if file.is_wheel and bodies is Bodies.WHOLE:
+            return file.filename
+        version = version_text(file.filename)
+        if file.is_wheel and bodies is Bodies.STUB:
+            return file.filename.replace(version, self.rules.extensions.shown(name, version), 1)
+        shown = self.rules.extensions.shown(name, str(version_of(file.filename) or version))
+        return f"{name.replace('-', '_')}-{shown}-py3-none-any.whl"
+
+    async def _file(self, name: str, shown: str, bodies: Bodies = Bodies.STUB) -> ListedFile:
         files = (await self.selection(name)).files
+        if bodies is Bodies.EVALUATED:
+            if name not in self._evaluated:
+                self._evaluated[name] = self._shown_files(name, files.values(), bodies)
+            return self._evaluated[name][shown]
         if shown in files:
             return files[shown]
-        for file in files.values():
-            if self._shown_name(name, file) == shown:
-                return file
-        raise KeyError(shown)
+        return self._shown_files(name, files.values(), bodies)[shown]
 
     @contextmanager
     def _recording(self) -> Iterator[None]:
@@ -521,27 +561,25 @@ class View:
 
 
 def with_corrections(metadata: bytes, corrections: tuple[Correction, ...], filename: str) -> bytes:
-    """METADATA with the missing requirements added to its head."""
+    """METADATA with the missing requirements."""
     version, lines = version_of(filename), []
     for correction in corrections:
         if version is not None and correction.applies(version):
             for requirement in correction.requires:
-                lines.append(f"Requires-Dist: {requirement.replace(OWN_VERSION, version.public)}".encode())
-    if not lines:
-        return metadata
-    first, newline, rest = metadata.partition(b"\n")
-    return b"\n".join([first, *lines]) + newline + rest
+                lines.append(f"Requires-Dist: {requirement.replace(OWN_VERSION, version.public)}")
+    return with_fields(metadata, lines)
 
 
-def _entry(name: str, file: ListedFile, shown: str, bodies: Bodies) -> dict[str, object]:
+def _entry(name: str, file: ListedFile, shown: str, python: str, bodies: Bodies) -> dict[str, object]:
+    """python: the versions that it requires; empty: any."""
     hashes = {}
     if file.sha256 and shown == file.filename and bodies is Bodies.WHOLE:
         hashes["sha256"] = file.sha256
     entry: dict[str, object] = {"filename": shown, "url": f"../../files/{name}/{shown}", "hashes": hashes}
     if shown.endswith(".whl"):
         entry["core-metadata"] = True
-    if file.requires_python:
-        entry["requires-python"] = file.requires_python
+    if python:
+        entry["requires-python"] = python
     if file.yanked is not None:
         entry["yanked"] = file.yanked or True
     return entry
