@@ -13,13 +13,14 @@ from tests.support.user import ROOT, environment
 
 #: The console script, which prints the modules that it has imported.
 _IMPORTS: Final = """
-import sys
+import os, sys
 from envspec.__main__ import main
 before = set(sys.modules)
-try:
-    main()
-finally:
-    print(*[name for name in sys.modules if name not in before])
+def leave(code, end=os._exit):
+    print(*[name for name in sys.modules if name not in before], flush=True)
+    end(code)
+os._exit = leave
+main()
 """
 #: The console script; a signal arrives when it imports a module.
 _SIGNALLED: Final = """

@@ -33,12 +33,13 @@ HEAVY: Final = ("pydantic", "aiohttp", "packaging", "rich", "asyncio", "uv", "to
 _COMMANDS: Final = [("--help",), ("--version",), ("lock", "--check", "pytorch-2.9")]
 #: Runs the command line and tells on stderr which of the heavy modules are there when it ends.
 _TELL: Final = f"""
-import sys
+import os, sys
 from envspec.cli.main import main
-try:
-    main()
-finally:
+def leave(code, end=os._exit):
     print("heavy:", *[name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)
+    end(code)
+os._exit = leave
+main()
 """
 
 pytestmark = pytest.mark.skipif(
