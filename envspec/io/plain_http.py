@@ -43,6 +43,7 @@ _URL: Final = re.compile(
 )
 _IPV4: Final = re.compile(r"[0-9.]+")
 _PORTS: Final = {"http": 80, "https": 443}
+_LAST_PORT: Final = 0xFFFF
 #: Headers that decide what is read; twice they contradict each other.
 _SINGLE: Final = frozenset(
     {"content-encoding", "content-length", "content-range", "content-type", "etag", "transfer-encoding"}
@@ -59,9 +60,9 @@ class _ClosedWhileIdle(NotPlain):
 
 @dataclass(slots=True)
 class _Answer:
-    """One answer while it arrives. statuses: those that are plain. received: bytes, of head and body."""
+    """One answer while it arrives. asked: the headers of its request. received: bytes, of head and body."""
 
-    statuses: frozenset[int]
+    asked: Mapping[str, str]
     max_bytes: int
     admit: Admit | None
     done: asyncio.Future[None]
@@ -89,14 +90,34 @@ class _Answer:
         self.is_checked = True
         length, coding = self.fields.get("content-length"), self.fields.get("transfer-encoding")
         size = None if length is None else int(length)
-        if version != "1.1" or self.status not in self.statuses or "upgrade" in self.fields:
+        if version != "1.1" or not self._is_plain_status() or "upgrade" in self.fields:
             raise NotPlain(f"HTTP/{version} {self.status}")
+        if self._encoding not in {"identity", self.asked.get("Accept-Encoding")}:
+            raise NotPlain(f"content encoding {self._encoding}")
         if self.status != 304 and (coding or "").lower() != ("chunked" if size is None else ""):
             raise NotPlain("the answer has no length")
         if self.status != 304 and (size or 0) > self.max_bytes:
             raise NotPlain("the answer is too large")
         if self.admit is not None:
             self.admit(self.status, size)
+
+    def unpacked(self) -> tuple[bytes, bytes | None]:
+        """The body, and as it was sent if that was with gzip."""
+        sent = b"".join(self.body)
+        if not sent or self._encoding == "identity":
+            return sent, None
+        return _unzipped(sent, self.max_bytes), sent
+
+    @property
+    def _encoding(self) -> str:
+        return self.fields.get("content-encoding", "identity").lower()
+
+    def _is_plain_status(self) -> bool:
+        if self.status == 206:
+            return "Range" in self.asked
+        if self.status == 304:
+            return "If-None-Match" in self.asked
+        return self.status in {200, 404, 410}
 
     def add_body(self, data: bytes) -> None:
         self.body_bytes += len(data)
@@ -226,6 +247,32 @@ class _Origin(NamedTuple):
     port: int
 
 
+class _Target(NamedTuple):
+    """Of a URL. url: without its login. host: with the port, if it is not the scheme's."""
+
+    origin: _Origin
+    url: str
+    host: str
+    path: str
+    login: Credential | None
+
+
+def _target(url: str) -> _Target:
+    parts = _URL.fullmatch(url)
+    if parts is None:
+        raise NotPlain("not a plain URL")
+    scheme, name, port = parts["scheme"], parts["host"], parts["port"]
+    origin = _Origin(scheme, name, int(port or _PORTS[scheme]))
+    # aiohttp leaves out the port of the scheme.
+    if origin.port > _LAST_PORT or (port and origin.port == _PORTS[scheme]):
+        raise NotPlain("not a plain port")
+    host = f"{name}:{port}" if port else name
+    login = None
+    if parts["user"]:
+        login = Credential(unquote(parts["user"]), unquote(parts["password"] or ""))
+    return _Target(origin, f"{scheme}://{host}{parts['path']}", host, parts["path"] or "/", login)
+
+
 class _Server:
     """The connections to one origin. is_plain: whether all its answers were, and no proxy is for it."""
 
@@ -296,7 +343,7 @@ class _Server:
 class PlainHttp:
     """GET requests with plain answers. environ: as of `open_http`. per_host: connections to one host at a time.
 
-    A server whose answer is not plain is left to `Http` from then on: each request would be sent twice.
+    A server whose answer is not plain is left to `Http` from then on, else each request would be sent twice.
     """
 
     def __init__(self, environ: Mapping[str, str], timeouts: Timeouts, per_host: int) -> None:
@@ -321,51 +368,37 @@ class PlainHttp:
             NotPlain: the answer is not plain, or the URL not within `within`.
             UsageError: the CA bundle in the environment cannot be used.
         """
-        parts = _URL.fullmatch(url)
-        if parts is None or not (within is None or within.allows(url, redirected=False)):
-            raise NotPlain("not a plain URL")
-        scheme, host, port = parts["scheme"], parts["host"], int(parts["port"] or 0)
-        if port == _PORTS[scheme] or port > 0xFFFF:
-            raise NotPlain("not a plain port")
-        server = self._server(_Origin(scheme, host, port or _PORTS[scheme]))
-        named = f"{host}:{port}" if port else host
-        fields = {"Host": named, "User-Agent": f"envspec/{VERSION}", "Accept": "*/*", **headers}
-        if login := parts["user"]:
-            fields["Authorization"] = Credential(unquote(login), unquote(parts["password"] or "")).basic
+        target = _target(url)
+        if not (within is None or within.allows(target.url, redirected=False)):
+            raise NotPlain("not within its bounds")
+        fields = {"Host": target.host, "User-Agent": f"envspec/{VERSION}", "Accept": "*/*", **headers}
+        if target.login is not None:
+            fields["Authorization"] = target.login.basic
         if not all(map(_is_line, fields.values())):
             raise NotPlain("not plain headers")
-        lines = [f"GET {parts['path'] or '/'} HTTP/1.1", *(f"{key}: {value}" for key, value in fields.items()), "", ""]
-        statuses = {200, 404, 410}
-        if "Range" in headers:
-            statuses.add(206)
-        if "If-None-Match" in headers:
-            statuses.add(304)
-        done = asyncio.get_running_loop().create_future()
-        answer = _Answer(frozenset(statuses), max_bytes, admit, done)
-        await self._fetch(server, "\r\n".join(lines).encode(), answer, is_secure=scheme == "https")
-        body, gzipped = b"".join(answer.body), None
-        encoding = answer.fields.get("content-encoding", "identity").lower()
-        if body and encoding != "identity":
-            if encoding != "gzip" or fields.get("Accept-Encoding") != "gzip":
-                raise NotPlain(f"content encoding {encoding}")
-            body, gzipped = _unzipped(body, max_bytes), body
-        shown = f"{scheme}://{named}{parts['path'] or '/'}"
-        return Response(shown, answer.status, Headers(answer.fields), body, gzipped, with_login=bool(login))
+        lines = [f"GET {target.path} HTTP/1.1", *(f"{key}: {value}" for key, value in fields.items()), "", ""]
+        answer = _Answer(fields, max_bytes, admit, asyncio.get_running_loop().create_future())
+        body, gzipped = await self._fetch(target.origin, "\r\n".join(lines).encode(), answer)
+        with_login = target.login is not None
+        return Response(target.url, answer.status, Headers(answer.fields), body, gzipped, with_login=with_login)
 
-    async def _fetch(self, server: _Server, request: bytes, answer: _Answer, *, is_secure: bool) -> None:
+    async def _fetch(self, origin: _Origin, request: bytes, answer: _Answer) -> tuple[bytes, bytes | None]:
+        server = self._server(origin)
         async with server.slots:
             if not server.is_plain:
                 raise NotPlain("not a plain server")
             try:
-                connection = await server.connection(await self._tls() if is_secure else None)
+                connection = await server.connection(await self._tls() if origin.scheme == "https" else None)
                 try:
                     await connection.fetch(request, answer)
                 finally:
                     server.put_back(connection)
+                return answer.unpacked()
             except _ClosedWhileIdle:
                 raise
             except NotPlain:
                 server.is_plain = False
+                server.close()
                 raise
 
     def close(self) -> None:

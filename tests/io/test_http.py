@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
-import shutil
-import ssl
-import subprocess
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -18,6 +15,7 @@ import pytest
 from envspec.io import http_types
 from envspec.io.http import Http, open_http
 from envspec.io.http_types import Credential, Response, Timeouts
+from tests.support.certificates import self_signed
 from tests.support.servers.loopback import CLOSE, RESET, Answer, Asked, RawServer, noting, reply
 
 QUICK = Timeouts(connect_s=1.0, stall_s=0.3, total_s=5.0, backoff_s=0.01, retry_after_s=1.0)
@@ -304,20 +302,7 @@ def test_a_download_starts_afresh_after_a_broken_attempt_and_is_bounded(tmp_path
 
 
 def test_an_untrusted_certificate_is_explained(tmp_path: Path) -> None:
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("not run: openssl is not installed")
-    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    subprocess.run(
-        [
-            *(openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate),
-            *("-days", "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    context, certificate = self_signed(tmp_path)
 
     async def run() -> None:
         async with RawServer(lambda _: reply(200, b"safe"), tls=context) as server:
