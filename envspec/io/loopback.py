@@ -12,14 +12,12 @@ import hmac
 import secrets
 import socket
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from envspec.errors import UnfitMachine
-
-if TYPE_CHECKING:
-    from aiohttp import web
+from envspec.io.http_server import BACKLOG
 
 _USER: Final = "envspec"
 
@@ -49,7 +47,7 @@ def listening() -> Iterator[Loopback]:
     Raises:
         UnfitMachine: this machine has no loopback network.
     """
-    with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
+    with socket.create_server(("127.0.0.1", 0), backlog=BACKLOG) as listener:
         # A container's network may be without: resolvers report that they cannot reach an index, and not which.
         try:
             socket.create_connection(listener.getsockname()).close()
@@ -59,14 +57,3 @@ def listening() -> Iterator[Loopback]:
                 hint="start the loopback network of this machine or container: `ip link set lo up`",
             ) from error
         yield Loopback(listener)
-
-
-async def run_application(app: web.Application, listener: socket.socket, stack: AsyncExitStack) -> None:
-    """Serve at a socket until `stack` ends. A client that disconnects ends its request."""
-    from aiohttp import web
-
-    # Hundreds of small requests: no log line and no signal handler for each.
-    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1, handler_cancellation=True)
-    stack.push_async_callback(runner.cleanup)
-    await runner.setup()
-    await web.SockSite(runner, listener).start()

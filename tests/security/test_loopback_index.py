@@ -196,7 +196,7 @@ def test_a_name_that_leads_here_gets_nothing(tmp_path: Path, index: IndexServer,
     engine = engine_of(run)
     until_served(engine)
     known = login(engine.token)
-    here = f"127.0.0.1:{engine.port}"
+    here, pages = f"127.0.0.1:{engine.port}", engine.path.removesuffix("weekly/")
     answers, _ = attack(
         engine.port,
         request(engine.path, "evil.example", known),
@@ -208,11 +208,30 @@ def test_a_name_that_leads_here_gets_nothing(tmp_path: Path, index: IndexServer,
         request(f"http://{HOST}.evil.example{engine.path}", HOST, known),
         request(f"http://{HOST}@evil.example{engine.path}", HOST, known),
         request(f"http://{HOST}{engine.path}", HOST, f"Host: {HOST}", known),
+        request(f"http://{HOST}{engine.path}", HOST, known, known),
+        request(f"https://{HOST}{engine.path}", HOST, known),
+        request(f"HTTP://{HOST}{engine.path}", HOST, known),
+        request(f"http://{HOST}{pages}..%2Fweekly/", HOST, known),
+        request(f"http://{HOST}{pages}%2E%2E/", HOST, known),
+        request(f"http://{HOST}{pages}weekly%3Fa/", HOST, known),
+        request(f"http://{HOST}{pages}weekly", HOST, known),
+        request(f"http://{HOST}{pages}/", HOST, known),
+        request(f"http://{HOST}{pages}", HOST, known),
     )
-    assert {status for status, _ in answers} <= {400, 404}
+    assert {status for status, _ in answers} <= {400, 404, 407}
+    refused_methods, _ = attack(
+        engine.port,
+        *[request(f"http://{HOST}{engine.path}", HOST, known, method=method) for method in ("POST", "PUT", "OPTIONS")],
+    )
+    assert refused_methods == [(405, 0)] * 3
     # The same request, for the address that it has: what is refused above is there.
-    (status, size), *_ = attack(engine.port, request(f"http://{HOST}{engine.path}", HOST, known))[0]
-    assert status == 200 and size > 1000
+    served, _ = attack(
+        engine.port,
+        request(f"http://{HOST}{engine.path}", HOST, known),
+        request(f"http://{HOST}{pages}%77eekly/?a=b", HOST, known),
+    )
+    assert served[0] == served[1]
+    assert served[0][0] == 200 and served[0][1] > 1000
     gate.opened.set()
     assert run.ends().status == 0
 

@@ -121,7 +121,7 @@ def _parent() -> str:
 
 
 def _serve(path: str) -> None:
-    import aiohttp.web  # noqa: F401
+    import aiohttp  # noqa: F401
     import pip._internal.models.index  # noqa: F401
     import rattler.networking.middleware  # noqa: F401
     import rich.console

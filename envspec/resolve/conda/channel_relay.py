@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from importlib import import_module
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from envspec.credentials import channels_without_credentials
 from envspec.errors import NetworkError
 from envspec.io.http import Http, open_http
+from envspec.io.http_server import METHODS, NOT_ALLOWED, Answer, BrokenAnswer, Request, serve_requests
 from envspec.io.http_settings import keeps_logins
-from envspec.io.loopback import listening, run_application
+from envspec.io.loopback import listening
 from envspec.origins import CHANNEL_ALIAS, Bounds, origin_of
 from envspec.resolve.conda.channel_client import (
     login_of,
@@ -30,7 +30,7 @@ from envspec.resolve.conda.channel_client import (
 from envspec.resolve.types import Channel
 
 if TYPE_CHECKING:
-    from aiohttp import ClientResponse, web
+    from aiohttp import ClientResponse
 
 _REPODATA: Final = "repodata.json"
 #: Repodata is at least `{"packages":{}}`. What is smaller than `_SMALL_BYTES` and lacks the word is an error's page.
@@ -98,41 +98,36 @@ class Relay:
                 return channel
         return None
 
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        from aiohttp import web
-
-        url = self._address_behind(f"{request.scheme}://{request.host}{request.raw_path}")
+    async def answer(self, request: Request) -> Answer | None:
+        """The answer to rattler; None: it was passed on piece by piece."""
+        url = self._address_behind(f"http://{request.header('host')}{request.target}")
         public = unquote(without_credentials(url))
         channel = self._channel_of(public)
         if channel is None:
-            return web.Response(status=404)
+            return Answer(404)
+        if request.method not in METHODS:
+            return NOT_ALLOWED
         subdir, _, name = public[len(unquote(channel.url)) + 1 :].partition("/")
         if channel.only and subdir not in (*channel.only, "noarch"):
-            return web.Response(status=404)
+            return Answer(404)
         # The path below the channel's address, as rattler encoded it.
         url = f"{without_login(channel.address).rstrip('/')}/{url.split('/', channel.url.count('/') + 1)[-1]}"
         try:
-            response = await self._relay_request(request, channel, url, name)
-        except _BrokenAnswer:
-            # As the channel's own server did.
-            if request.transport is not None:
-                request.transport.abort()
-            return web.Response(status=_FAILED)
+            status = await self._relay_request(request, channel, url, name)
         except NetworkError as error:
             # A channel's address may contain a token, and so may those that it redirects to.
             error.message = channels_without_credentials(error.message)
             self.errors[channel.url] = error
-            return web.Response(status=_FAILED)
-        if response.status == 404 and name == _REPODATA:
+            return Answer(_FAILED)
+        if status == 404 and name == _REPODATA:
             self.missing.add((channel.url, subdir))
-        return response
+        return Answer(status) if request.method == "HEAD" else None
 
-    async def _relay_request(self, request: web.Request, channel: Channel, url: str, name: str) -> web.StreamResponse:
-        from aiohttp import ClientError, web
+    async def _relay_request(self, request: Request, channel: Channel, url: str, name: str) -> int:
+        """The status of the answer; that to a GET has been passed on."""
+        from aiohttp import ClientError
 
-        headers = {key: request.headers[key] for key in _REQUEST_HEADERS if key in request.headers}
-        if login := _login(request, channel, url):
-            headers["Authorization"] = login
+        headers = _relayed_headers(request, channel, url)
         hint = f"write its address on {{}} into [conda] channels in place of {channel.name}, if the channel moved there"
         own = None
         if origin_of(url) != CHANNEL_ALIAS:
@@ -140,44 +135,46 @@ class Relay:
             own = Bounds(f"channel {channel.name}", (channel.address,), hint)
         if request.method == "HEAD":
             found = await self._http.request("HEAD", url, headers=headers, within=own)
-            return web.Response(status=_relayed_status(found.status, url))
+            return _relayed_status(found.status, url)
 
-        async def use(answer: ClientResponse) -> web.StreamResponse:
+        async def use(answer: ClientResponse) -> int:
             status = _relayed_status(answer.status, url)
             sent = {key: answer.headers[key] for key in _ANSWER_HEADERS if key in answer.headers}
-            if answer.content_length is not None and "Content-Encoding" not in answer.headers:
-                sent["Content-Length"] = str(answer.content_length)
+            length = None
+            if "Content-Encoding" not in answer.headers:
+                length = answer.content_length
             first = b""
             while len(first) < _SMALL_BYTES and (chunk := await answer.content.readany()):
                 first += chunk
             if name == _REPODATA and status == 200 and len(first) < _SMALL_BYTES and _WORD not in first:
                 raise not_repodata(url)
-            response = web.StreamResponse(status=status, headers=sent)
+            request.begin(status, sent, length)
             try:
-                await response.prepare(request)
-                await response.write(first)
+                await request.send(first)
                 async for chunk in answer.content.iter_any():
-                    await response.write(chunk)
-                await response.write_eof()
+                    await request.send(chunk)
             except (ClientError, asyncio.TimeoutError, OSError) as error:
-                raise _BrokenAnswer from error
-            return response
+                # As the channel's own server did.
+                raise BrokenAnswer from error
+            return status
 
         return await self._http.stream(url, use, headers=lambda: {"Accept-Encoding": "gzip", **headers}, within=own)
 
 
-class _BrokenAnswer(Exception):
-    """The connection broke after a part of the answer was passed on."""
-
-
-def _login(request: web.Request, channel: Channel, url: str) -> str | None:
-    """The Authorization header: the channel's own on its origin, else the one from rattler's own store."""
+def _relayed_headers(request: Request, channel: Channel, url: str) -> dict[str, str]:
+    """The headers of the relayed request. Its login is the channel's own on its origin, else from rattler's store."""
+    headers: dict[str, str] = {}
+    for key in _REQUEST_HEADERS:
+        if value := request.header(key.lower()):
+            headers[key] = value
     login = None
     if origin_of(channel.address) == origin_of(url):
         login = login_of(channel.address)
     if login is None and keeps_logins(url):
-        login = request.headers.get("Authorization")
-    return login
+        login = request.header("authorization")
+    if login:
+        headers["Authorization"] = login
+    return headers
 
 
 def _relayed_status(status: int, url: str) -> int:
@@ -191,14 +188,9 @@ def _relayed_status(status: int, url: str) -> int:
 @asynccontextmanager
 async def run_relay(channels: Sequence[Channel], environ: Mapping[str, str]) -> AsyncIterator[Relay]:
     """Serve these channels on loopback until the context ends."""
-    await asyncio.to_thread(import_module, "aiohttp.web")
-    from aiohttp import web
-
     with listening() as loopback:
-        async with open_http(environ) as http, AsyncExitStack() as stack:
+        async with open_http(environ) as http:
             address = f"http://127.0.0.1:{loopback.socket.getsockname()[1]}"
             relay = Relay(http, channels, address, loopback.token)
-            app = web.Application()
-            app.router.add_route("*", "/{rest:.*}", relay.answer)
-            await run_application(app, loopback.socket, stack)
-            yield relay
+            async with serve_requests(loopback.socket, relay.answer):
+                yield relay

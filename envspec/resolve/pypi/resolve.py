@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import replace
-from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -113,12 +112,10 @@ async def _resolve_fresh(
         loopback = stack.enter_context(listening())
         opening = nullcontext() if context.is_offline else open_lazy_http(context.environ)
         client.http = await stack.enter_async_context(opening)
-        # Resolvers start before the server: they need 0.1 s to their first request, and the import of HTTP as long.
-        # Their first requests wait at the socket.
+        # Resolvers start before the server: their first requests wait at the socket.
         tasks = [asyncio.ensure_future(one(key, each, loopback)) for key, each in requests.items()]
         guesses: list[asyncio.Task[None]] = []
         try:
-            await asyncio.to_thread(import_module, "aiohttp.web")
             await stack.enter_async_context(serve(views, loopback))
             for each in requests.values():
                 view = views[each.view_key]

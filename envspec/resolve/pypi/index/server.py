@@ -9,30 +9,33 @@ Only requests with this run's token (`envspec.io.loopback`), for our own URL, ar
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
+from urllib.parse import unquote
 
 from envspec.errors import EnvspecError
 from envspec.io.confine import Listen
-from envspec.io.loopback import Loopback, run_application
+from envspec.io.http_server import METHODS, NOT_ALLOWED, Answer, Request, serve_requests
+from envspec.io.loopback import Loopback
+from envspec.names import NAME
 from envspec.resolve.pypi.index.routing import NotListed
 from envspec.resolve.pypi.index.view import Bodies, View
-
-if TYPE_CHECKING:
-    from aiohttp import web
-    from aiohttp.typedefs import Handler, Middleware
 
 #: `.invalid` is never assigned (RFC 2606): only the proxy can answer for it.
 HOST: Final = "index.envspec.invalid"
 
 # A view's key identifies all that it shows, except a page that may still get upload times.
-_HEADERS: Final = {"Cache-Control": "public, max-age=31536000, immutable"}
-_VOLATILE: Final = {"Cache-Control": "no-store"}
+_IMMUTABLE: Final = "public, max-age=31536000, immutable"
+_VOLATILE: Final = "no-store"
 # 424 (Failed Dependency, RFC 4918): resolvers stop at once; they would repeat a request after a 502.
 _FAILED: Final = 424
 _PAGE_TYPE: Final = "application/vnd.pypi.simple.v1+json"
+_FILE_TYPE: Final = "application/octet-stream"
+_ROOT: Final = f"http://{HOST}/"
+_BODIES: Final = frozenset(each.value for each in Bodies)
 
 
 def simple_url(key: str, bodies: Bodies) -> str:
@@ -47,39 +50,10 @@ async def serve(views: Mapping[str, View], loopback: Loopback) -> AsyncIterator[
     That one is in a network namespace of its own, where nothing else connects: it needs no token, and the environment
     of a confined build is the same in every run. An index's error stops the resolver; the view records it.
     """
-    from aiohttp import web
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        view, name = views[request.match_info["key"]], request.match_info["name"]
-        bodies, filename = Bodies(request.match_info["bodies"]), request.match_info.get("filename")
-        body: bytes | Path
-        try:
-            if filename is None:
-                body = await view.page(name, bodies)
-            elif filename.endswith(".metadata"):
-                wheel = filename.removesuffix(".metadata")
-                body = await view.metadata(name, wheel, bodies)
-                await view.consider(name, wheel, bodies)
-            else:
-                body = await view.content(name, filename, bodies)
-        except (NotListed, KeyError):
-            return web.Response(status=404)
-        except EnvspecError as error:
-            return web.Response(status=_FAILED, text=error.message)
-        if isinstance(body, Path):
-            return web.FileResponse(body)
-        content_type = _PAGE_TYPE if filename is None else "application/octet-stream"
-        headers = _VOLATILE if view.is_volatile(name, filename) else _HEADERS
-        return web.Response(body=body, content_type=content_type, headers=headers)
-
-    bodies = "{bodies:" + "|".join(each.value for each in Bodies) + "}"
     async with AsyncExitStack() as stack:
 
         async def listen(each: socket.socket, admits: Callable[[str], bool] = lambda _: True) -> None:
-            app = web.Application(middlewares=[_checking(admits)])
-            app.router.add_get(f"/{{key}}/{bodies}/simple/{{name}}/", answer)
-            app.router.add_get(f"/{{key}}/{bodies}/files/{{name}}/{{filename}}", answer)
-            await run_application(app, each, stack)
+            await stack.enter_async_context(serve_requests(each, partial(_answer, views, admits)))
 
         await listen(loopback.socket, loopback.admits)
         for view in views.values():
@@ -87,17 +61,51 @@ async def serve(views: Mapping[str, View], loopback: Loopback) -> AsyncIterator[
         yield listen
 
 
-def _checking(admits: Callable[[str], bool]) -> Middleware:
+def _answer(
+    views: Mapping[str, View], admits: Callable[[str], bool], request: Request
+) -> Answer | Coroutine[Any, Any, Answer]:
     """Refuses requests without the token, and those for another URL than ours."""
-    from aiohttp import web
+    if not admits(request.header("proxy-authorization")):
+        return Answer(407, headers={"Proxy-Authenticate": 'Basic realm="envspec"'})
+    if request.method not in METHODS:
+        return NOT_ALLOWED
+    # The absolute URL, as clients of a proxy send it: a browser's request to a rebound name has a path only.
+    if request.target.startswith(_ROOT) and request.header("host") == HOST:
+        parts = request.target[len(_ROOT) :].partition("?")[0].split("/")
+        if len(parts) == 5:
+            return _route(views, *map(unquote, parts))
+    return Answer(404)
 
-    @web.middleware
-    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if not admits(request.headers.get("Proxy-Authorization", "")):
-            return web.Response(status=407, headers={"Proxy-Authenticate": 'Basic realm="envspec"'})
-        # The absolute URL, as clients of a proxy send it: a browser's request to a rebound name has a path only.
-        if not request.raw_path.startswith(f"http://{HOST}/") or request.headers.getall("Host", []) != [HOST]:
-            return web.Response(status=404)
-        return await handler(request)
 
-    return check
+def _route(
+    views: Mapping[str, View], key: str, bodies: str, folder: str, name: str, filename: str
+) -> Answer | Coroutine[Any, Any, Answer]:
+    is_page = folder == "simple" and not filename
+    is_file = folder == "files" and filename
+    # The name becomes a part of URLs.
+    if key not in views or bodies not in _BODIES or not NAME.fits(name) or not (is_page or is_file):
+        return Answer(404)
+    return _answer_with(views[key], name, filename, Bodies(bodies))
+
+
+async def _answer_with(view: View, name: str, filename: str, bodies: Bodies) -> Answer:
+    """filename: of a file or of its metadata; empty: the project's page."""
+    body: bytes | Path
+    try:
+        if not filename:
+            body = await view.page(name, bodies)
+        elif filename.endswith(".metadata"):
+            wheel = filename.removesuffix(".metadata")
+            body = await view.metadata(name, wheel, bodies)
+            await view.consider(name, wheel, bodies)
+        else:
+            body = await view.content(name, filename, bodies)
+    except (NotListed, KeyError):
+        return Answer(404)
+    except EnvspecError as error:
+        return Answer(_FAILED, error.message.encode(), {"Content-Type": "text/plain; charset=utf-8"})
+    if isinstance(body, Path):
+        return Answer(200, body, {"Content-Type": _FILE_TYPE})
+    content_type = _FILE_TYPE if filename else _PAGE_TYPE
+    kept = _VOLATILE if view.is_volatile(name, filename or None) else _IMMUTABLE
+    return Answer(200, body, {"Content-Type": content_type, "Cache-Control": kept})
