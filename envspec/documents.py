@@ -73,14 +73,19 @@ def spec_bytes(path: Path) -> bytes:
 MAX_JSON_MARKS: Final = 4_000_000
 
 
+def check_json(data: bytes) -> None:
+    """Raise ValueError for a JSON document of more than MAX_JSON_MARKS."""
+    if len(data) > MAX_JSON_MARKS and sum(map(data.count, (b",", b":", b"[", b"{"))) > MAX_JSON_MARKS:
+        raise ValueError("it contains too many values")
+
+
 def parse_json(data: bytes) -> Any:
     """What a JSON document in UTF-8 holds.
 
     Raises:
         ValueError: it is none, is nested too deeply, or holds too many values.
     """
-    if len(data) > MAX_JSON_MARKS and sum(map(data.count, (b",", b":", b"[", b"{"))) > MAX_JSON_MARKS:
-        raise ValueError("it contains too many values")
+    check_json(data)
     # Takes 0.7 of the time of Python's own, and is imported with pydantic for every spec.
     from pydantic_core import from_json
 

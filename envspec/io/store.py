@@ -154,12 +154,13 @@ class Store:
             self._unsaved[kind, wheel] = (value, body)
             self._put(kind, wheel, "", value, body)
 
-    def selection(self, view_key: str, name: str) -> dict[str, Any] | None:
-        """A view's selection from a project's page: a JSON object."""
-        return _object(self._get("selection", view_key, name))
+    def selection(self, view_key: str, name: str) -> bytes:
+        """A view's selection from a project's page, in the form of `index/selection.py`; empty if it is not cached."""
+        found = self._get("selection", view_key, name)
+        return found[1] if found else b""
 
-    def put_selection(self, view_key: str, name: str, value: dict[str, Any]) -> None:
-        self._put("selection", view_key, name, value)
+    def put_selection(self, view_key: str, name: str, selection: bytes) -> None:
+        self._put("selection", view_key, name, "", selection)
 
     def answer(self, key: str) -> dict[str, Any] | None:
         """A cached result: a JSON object."""

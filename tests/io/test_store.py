@@ -37,7 +37,7 @@ def file(opened: Open, tmp_path: Path) -> Path:
 def fill(store: Store) -> None:
     store.put_page("index", "lib", PAGE)
     store.put_metadata("wheel", METADATA)
-    store.put_selection("view", "lib", {"files": [["a", None, 3]]})
+    store.put_selection("view", "lib", b"files")
     store.put_answer("question", {"packages": [], "at": AT})
     store.close()
 
@@ -47,7 +47,8 @@ def test_another_process_reads_what_was_stored(opened: Open) -> None:
     store = opened()
     assert store.page("index", "lib") == PAGE
     assert store.metadata("wheel") == METADATA
-    assert store.selection("view", "lib") == {"files": [["a", None, 3]]}
+    assert store.selection("view", "lib") == b"files"
+    assert store.selection("other", "lib") == b""
     assert store.answer("question") == {"packages": [], "at": AT.isoformat()}
     for found in (store.page("index", "other"), store.page("other", "lib"), store.metadata("x"), store.answer("x")):
         assert found is None
@@ -98,7 +99,7 @@ def test_a_truncated_file_gives_nothing_or_what_was_stored(opened: Open, file: P
 
 @pytest.mark.parametrize(
     ("change", "kind"),
-    [("value = 'cut sho'", "result"), ("value = '[]'", "selection"), ("value = '[200, \"once\", 1, 2, 3]'", "page")],
+    [("value = 'cut sho'", "result"), ("value = '[200, \"once\", 1, 2, 3]'", "page")],
 )
 def test_an_entry_of_another_form_counts_as_absent(opened: Open, file: Path, change: str, kind: str) -> None:
     with closing(sqlite3.connect(file)) as database, database:
@@ -106,7 +107,6 @@ def test_an_entry_of_another_form_counts_as_absent(opened: Open, file: Path, cha
     store = opened()
     found = {
         "result": store.answer("question"),
-        "selection": store.selection("view", "lib"),
         "page": store.page("index", "lib"),
     }
     assert [name for name, value in found.items() if value is None] == [kind]

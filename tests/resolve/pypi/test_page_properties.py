@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import json
 import string
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
-from envspec.resolve.pypi.index.page import BadPage, ListedFile, PageListing, parse_page
+from envspec.resolve.pypi.index.page import (
+    BadPage,
+    ListedFile,
+    PageListing,
+    parse_any_json,
+    parse_page,
+    parse_typed_json,
+)
 from tests.support.builders.projects import Dialect, File, Hashes, Hrefs, MetadataFiles, Pages, Sizes, Times
 from tests.support.builders.wheels import Artifact
 from tests.support.servers import pages
@@ -60,7 +69,7 @@ def test_html_and_json_say_the_same(project: list[File], dialect: Dialect) -> No
     in_json = rows(listing(project, replace(dialect, pages=Pages.JSON)))
     in_html = rows(listing(project, replace(dialect, pages=Pages.HTML)))
     # HTML has no sizes.
-    assert in_html == [replace(row, size_bytes=None) for row in in_json]
+    assert in_html == [structs.replace(row, size_bytes=None) for row in in_json]
     assert [row.filename for row in in_json] == [file.filename for file in project]
     for row, file in zip(in_json, project, strict=True):
         assert row.url == f"{ROOT}{pages.file_path(file)}"
@@ -121,6 +130,59 @@ def test_a_row_of_another_form_is_refused_or_read_as_what_it_says(key: str, valu
     assert read.yanked is None or isinstance(read.yanked, str)
     assert read.requires_python is None or isinstance(read.requires_python, str)
     assert read.metadata_sha256 is None or isinstance(read.metadata_sha256, str)
+
+
+hashes = st.sampled_from([{}, {"sha256": "A" * 64}, {"sha256": None}, {"sha256": 5}, {"md5": "a"}, None])
+metadata = hashes | st.booleans() | json_values
+fields = st.one_of(
+    *(st.tuples(st.just(key), st.just(value) | json_values) for key, value in ROW.items()),
+    st.tuples(st.just("hashes"), hashes),
+    st.tuples(st.sampled_from(["core-metadata", "dist-info-metadata", "data-dist-info-metadata"]), metadata),
+    st.tuples(st.just("size"), st.sampled_from([0, -1, 5.0, 1e300, 10**30, True])),
+    st.tuples(st.just("yanked"), st.sampled_from(["", "broken", True, None, 0])),
+    st.tuples(st.sampled_from(["provenance", "filenam\u0065"]), json_values),
+)
+metas = st.sampled_from([{}, {"api-version": "1.4"}, {"api-version": 1.0}, {"api-version": "2.0"}, None]) | json_values
+
+
+def pairs(values: list[tuple[str, object]]) -> str:
+    """A JSON object, also with several values of one key."""
+    return "{" + ",".join(f"{json.dumps(key)}:{json.dumps(value)}" for key, value in values) + "}"
+
+
+@st.composite
+def json_pages(draw: st.DrawFn) -> bytes:
+    entries = [pairs([*ROW.items(), *draw(st.lists(fields, max_size=3))]) for _ in range(draw(st.integers(0, 3)))]
+    if draw(st.booleans()):
+        entries.append(pairs(draw(st.lists(fields, max_size=4))))
+    body = f'{{"meta":{json.dumps(draw(metas))},"files":[{",".join(entries)}]}}'.encode()
+    start = draw(st.integers(0, len(body)))
+    damage = draw(
+        st.none() | st.binary(max_size=2) | st.sampled_from([b'"', b"}", b",", b"NaN", b"\\ud800", b"\\u00e9"])
+    )
+    if damage is None:
+        return body
+    return body[:start] + damage + body[start + draw(st.integers(0, 2)) :]
+
+
+def read_by(parse: Callable[[bytes, str], tuple[tuple[str, ...], Callable[[int], ListedFile]]], body: bytes) -> object:
+    malformed = (ValueError, KeyError, TypeError, AttributeError)
+    try:
+        names, file = parse(body, URL)
+    except malformed as error:
+        return str(error)
+    found: list[ListedFile | str] = []
+    for number in range(len(names)):
+        try:
+            found.append(file(number))
+        except malformed as error:
+            found.append(str(error))
+    return names, found
+
+
+@given(json_pages())
+def test_both_readers_of_json_read_the_same(body: bytes) -> None:
+    assert read_by(parse_typed_json, body) == read_by(parse_any_json, body)
 
 
 @pytest.mark.parametrize(

@@ -102,3 +102,13 @@ def test_a_wheel_that_came_later_than_the_cut_does_not_stand_for_its_release() -
 @pytest.mark.parametrize("cut", [ASKED, ASKED - timedelta(days=30)])
 def test_a_selection_of_dated_files_is_final(cut: datetime) -> None:
     assert selection({pure("1.0"): OLD, pure("2.0"): NEW}, cut).is_final
+
+
+def test_a_selection_is_stored_and_what_is_none_counts_as_absent() -> None:
+    found = selection(
+        {pure("1.0"): "2024-01-01T00:00:00Z", "lib-2.0-cp39-cp39-win32.whl": "2024-01-02T00:00:00Z"}, ASKED
+    )
+    assert found.files and found.unloadable == "2.0"
+    assert Selection.decode(found.encode()) == found
+    for stored in (b"", b"[]", b'[{"lib-1.0.zip": ["lib-1.0.zip", 5]}]', found.encode()[:-1], b"\xff"):
+        assert Selection.decode(stored) is None

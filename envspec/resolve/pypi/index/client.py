@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
+import msgspec
 from packaging.utils import parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
@@ -183,7 +184,7 @@ class IndexClient:
                     _put_record(store, sha256, record)
             found = {"fetched": started.isoformat(), "sha256": sha256, "size_bytes": size_bytes}
             store.put_answer(key, found)
-        return replace(file, sha256=found["sha256"], size_bytes=found["size_bytes"])
+        return msgspec.structs.replace(file, sha256=found["sha256"], size_bytes=found["size_bytes"])
 
     def with_login(self, index: PackageIndex, url: str) -> str:
         return with_login(index, url, self.environ)

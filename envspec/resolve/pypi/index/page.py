@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import html
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property, lru_cache, partial
 from typing import Any, Final
 from urllib.parse import unquote, urljoin
 
-from envspec.documents import parse_json
-from envspec.names import FILE_NAME, RELEASE_FILE, SHA256, URL, is_harmful
+import msgspec
+
+from envspec.documents import check_json, parse_json
+from envspec.names import FILE_NAME, LONGEST, SDIST, SHA256, URL, WHEEL, is_harmful
 
 ACCEPT: Final = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.01"
 
@@ -44,8 +48,13 @@ SDIST_SUFFIXES: Final = (".tar.gz", ".zip")
 _SUFFIXES = (".whl", ".gz", ".zip")
 #: With those of formats that no installer takes any more.
 _RELEASE_SUFFIXES: Final = (*_SUFFIXES, ".egg", ".exe", ".msi", ".tgz", ".tar.bz2", ".tar.xz", ".tar.Z", ".rpm", ".deb")
-# Wheels first: they are nearly all. Then sdists, and files of other kinds, which show that a release exists.
-_LISTED = re.compile(rf"{RELEASE_FILE.pattern}|(?!.*(?:\.whl|\.gz|\.zip)$){FILE_NAME.pattern}")
+# Sdists, and files of other kinds, which show that a release exists.
+_OTHER = re.compile(rf"{SDIST.pattern}|(?!.*(?:\.whl|\.gz|\.zip)$){FILE_NAME.pattern}")
+_LISTED = re.compile(rf"{WHEEL.pattern}|{_OTHER.pattern}")
+# The parts of a wheel's name in `_LISTED`: what is before the first dash, between the first two, and after them.
+_PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.!+]*")
+_TAIL = re.compile(r"(?:[0-9][A-Za-z0-9_.]*-)?[A-Za-z0-9_.]+-[A-Za-z0-9_.]+-[A-Za-z0-9_.]+\.whl")
 _ATTRIBUTE = re.compile(r"""([a-zA-Z-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>]+))|([a-zA-Z-]+)""")
 _ABSOLUTE = re.compile(r"https?://[A-Za-z0-9._-]+(?::[0-9]+)?/")
 #: PEP 629.
@@ -53,8 +62,7 @@ _MARK = re.compile(r"""<meta\b[^<>]*\bname\s*=\s*["']?pypi:repository-version\b"
 _BASE = re.compile(r"""<base\b[^<>]*\bhref\s*=\s*["']([^"'<]+)["']""", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class ListedFile:
+class ListedFile(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One file of a page.
 
     url: absolute.
@@ -83,6 +91,39 @@ class BadPage(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class NameGroups:
+    """The names of a page. Those of one stack are 70,000: they differ in few projects, versions and tags.
+
+    projects: of the wheels, as they are written.
+    versions: the numbers of the wheels, by their versions as they are written.
+    tails: the same by what follows the version: build, tags and `.whl`.
+    others: the numbers of all other files.
+    """
+
+    projects: set[str] = field(default_factory=set)
+    versions: defaultdict[str, list[int]] = field(default_factory=partial(defaultdict, list))
+    tails: dict[str, list[int]] = field(default_factory=dict)
+    others: list[int] = field(default_factory=list)
+
+
+def _group(names: Iterable[str]) -> NameGroups:
+    groups = NameGroups()
+    projects, versions, tails = groups.projects, groups.versions, groups.tails
+    for number, name in enumerate(names):
+        parts = name.split("-", 2)
+        tail = parts[-1]
+        if tail not in tails:
+            if len(parts) < 3 or not _TAIL.fullmatch(tail):
+                groups.others.append(number)
+                continue
+            tails[tail] = []
+        tails[tail].append(number)
+        versions[parts[1]].append(number)
+        projects.add(parts[0])
+    return groups
+
+
+@dataclass(frozen=True)
 class PageListing:
     """All files of a project, each read on demand: a page may list thousands.
 
@@ -93,16 +134,30 @@ class PageListing:
     names: tuple[str, ...]
     file: Callable[[int], ListedFile]
 
+    @cached_property
+    def groups(self) -> NameGroups:
+        return _group(self.names)
+
     def only(self, numbers: Sequence[int]) -> PageListing:
         """The listing of these files alone."""
         return PageListing(tuple([self.names[number] for number in numbers]), lambda number: self.file(numbers[number]))
+
+    def is_usual(self) -> bool:
+        """Whether all names are of `_LISTED`'s form, without a look at each."""
+        groups = self.groups
+        others = [self.names[number] for number in groups.others]
+        return (
+            all(map(_PROJECT.fullmatch, groups.projects))
+            and all(map(_VERSION.fullmatch, groups.versions))
+            and all(map(_OTHER.fullmatch, others))
+        )
 
 
 def parse_page(body: bytes, content_type: str, url: str) -> PageListing:
     """Read a project page; raises BadPage if it is neither a JSON nor an HTML one."""
     try:
         is_json = "json" in content_type.partition(";")[0]
-        names, read = _parse_json(body, url) if is_json else _parse_html(body, url)
+        names, read = parse_typed_json(body, url) if is_json else _parse_html(body, url)
     except BadPage:
         raise
     except _MALFORMED as error:
@@ -124,8 +179,7 @@ def parse_page(body: bytes, content_type: str, url: str) -> PageListing:
             raise BadPage(f"its entry of {shown} cannot be read: {error}") from error
 
     listing = PageListing(names, file)
-    # One loop in C: the pages of one stack list 70,000 files, and nearly all pages have names of the usual form only.
-    if all(map(_LISTED.fullmatch, names)):
+    if listing.is_usual():
         return listing
     kept: list[int] = []
     for number, name in enumerate(names):
@@ -142,8 +196,30 @@ _Parsed = tuple[tuple[str, ...], Callable[[int], ListedFile]]
 _NO_FILE: Final = "not a package index page: it lists no file, and does not state that it is of an index"
 
 
+#: File name, SHA-256, day and time of the upload, and URL of nearly all files.
+_USUAL: Final = re.compile(
+    rf"{FILE_NAME.pattern} {SHA256.pattern} \d{{4}}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])"
+    rf"T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?Z (?=https?://){URL.pattern}"
+)
+
+
+def _is_usual(file: ListedFile) -> bool:
+    """Whether `_check` accepts the file, by one pattern; False if it has to look at each value."""
+    size, python = file.size_bytes, file.requires_python
+    return (
+        _USUAL.fullmatch(f"{file.filename} {file.sha256} {file.uploaded} {file.url}") is not None
+        and len(file.filename) <= LONGEST
+        and len(file.url) <= URL.longest
+        and type(size) is int
+        and size >= 0
+        and (python is None or (isinstance(python, str) and len(python) <= _LONGEST_PYTHON))
+    )
+
+
 def _check(file: ListedFile) -> ListedFile:
     """The file, if all its values that reach a lock are valid."""
+    if _is_usual(file):
+        return file
     if not FILE_NAME.fits(file.filename):
         raise ValueError("its file name could lead out of a folder or break a line")
     if not file.url.startswith(("https://", "http://")) or not URL.fits(file.url):
@@ -162,11 +238,95 @@ def _check(file: ListedFile) -> ListedFile:
     return file
 
 
-def _parse_json(body: bytes, url: str) -> _Parsed:
+class _Hashes(msgspec.Struct, frozen=True, gc=False):
+    sha256: str | msgspec.UnsetType | None = msgspec.UNSET
+
+
+#: PEP 714's key, PEP 691's, and the one that large indexes sent between the two.
+_METADATA_KEYS: Final = ("core-metadata", "dist-info-metadata", "data-dist-info-metadata")
+_Stated = bool | _Hashes | msgspec.UnsetType | None
+
+
+class _Entry(msgspec.Struct, gc=False, rename=lambda name: name.replace("_", "-")):
+    """A file of a JSON page, as PEP 691, 700 and 714 type it."""
+
+    filename: str
+    url: str
+    hashes: _Hashes = _Hashes()
+    #: Not an int alone, which takes 5.0 for 5.
+    size: int | float | None = None
+    upload_time: str | None = None
+    requires_python: str | None = None
+    yanked: bool | str | None = None
+    core_metadata: _Stated = msgspec.UNSET
+    dist_info_metadata: _Stated = msgspec.UNSET
+    data_dist_info_metadata: _Stated = msgspec.UNSET
+
+    def read(self, page: str) -> ListedFile:
+        """page: its URL."""
+        yanked, sha256 = self.yanked, self.hashes.sha256
+        if not isinstance(yanked, str):
+            yanked = "" if yanked else None
+        metadata = self.core_metadata
+        if metadata is msgspec.UNSET:
+            metadata = self.dist_info_metadata
+        if metadata is msgspec.UNSET:
+            metadata = self.data_dist_info_metadata
+        metadata_sha256: str | None = None
+        if isinstance(metadata, _Hashes):
+            metadata_sha256 = "" if isinstance(metadata.sha256, msgspec.UnsetType) else metadata.sha256
+        elif metadata is True:
+            metadata_sha256 = ""
+        return ListedFile(
+            self.filename,
+            _join(page, self.url),
+            sha256.lower() if isinstance(sha256, str) else None,
+            self.size,  # type: ignore[arg-type]  # a float is refused by `_check`
+            self.upload_time,
+            self.requires_python or None,
+            yanked,
+            metadata_sha256,
+        )
+
+
+class _Meta(msgspec.Struct, frozen=True, gc=False, rename={"version": "api-version"}):
+    version: str | None = None
+
+
+class _JsonPage(msgspec.Struct, gc=False):
+    files: list[_Entry]
+    meta: _Meta = _Meta()
+
+
+@lru_cache(maxsize=1)
+def _decoder() -> msgspec.json.Decoder[_JsonPage]:
+    return msgspec.json.Decoder(_JsonPage)
+
+
+def parse_typed_json(body: bytes, url: str) -> _Parsed:
+    """As `parse_any_json`, in a fifth of the time and memory: reads the fields above alone."""
+    check_json(body)
+    try:
+        # The decoder reads the bytes of values alone that have a field.
+        if not body.isascii():
+            body.decode()
+        page = _decoder().decode(body)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        # One entry of another form does not matter unless it counts for a target.
+        return parse_any_json(body, url)
+    _check_version(page.meta.version)
+    entries = page.files
+    _check_count(len(entries))
+    names = tuple([entry.filename for entry in entries])
+    _check_has_file(names, page.meta.version)
+    return names, lambda number: entries[number].read(url)
+
+
+def parse_any_json(body: bytes, url: str) -> _Parsed:
+    """A page with values of any form; raises any of _MALFORMED, and so does reading one of its files."""
     document: dict[str, Any] = parse_json(body)
     version = document.get("meta", {}).get("api-version")
-    if version is not None and str(version).partition(".")[0] != "1":
-        raise BadPage(f"index API version {repr(str(version))[1:-1]} is newer than the supported 1.x")
+    _check_version(version)
     entries: list[dict[str, Any]] = document["files"]
     _check_count(len(entries))
 
@@ -192,13 +352,18 @@ def _parse_json(body: bytes, url: str) -> _Parsed:
     names = tuple([entry["filename"] for entry in entries])
     if not set(map(type, names)) <= {str}:
         raise BadPage("not a package index page: a file without a name")
-    if version is None and not _has_file(names):
-        raise BadPage(_NO_FILE)
+    _check_has_file(names, version)
     return names, read
 
 
-#: PEP 714's key, PEP 691's, and the one that large indexes sent between the two.
-_METADATA_KEYS: Final = ("core-metadata", "dist-info-metadata", "data-dist-info-metadata")
+def _check_version(version: object) -> None:
+    if version is not None and str(version).partition(".")[0] != "1":
+        raise BadPage(f"index API version {repr(str(version))[1:-1]} is newer than the supported 1.x")
+
+
+def _check_has_file(names: Iterable[str], version: object) -> None:
+    if version is None and not _has_file(names):
+        raise BadPage(_NO_FILE)
 
 
 def _metadata_sha256(entry: dict[str, Any]) -> str | None:

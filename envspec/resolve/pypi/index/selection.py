@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from enum import Enum
@@ -11,6 +10,7 @@ from functools import lru_cache
 from itertools import product
 from typing import Final
 
+import msgspec
 from packaging.tags import Tag
 from packaging.version import Version
 
@@ -48,29 +48,27 @@ class TagRanks:
             return None
         return self._rank_of(filename[len(filename.rsplit("-", 3)[0]) :])
 
-    def partition(self, names: Sequence[str]) -> tuple[list[int], list[int], set[str]]:
-        """The numbers of the wheels that the target can load, those of the sdists, and all other names without tags.
-
-        Pages of one stack list 70,000 files: this is the only loop over all of them.
+    def partition(self, listing: PageListing) -> tuple[list[int], list[int], set[str]]:
+        """The numbers of the wheels that the target can load, those of the sdists, and the names of other odd files,
+        without tags.
         """
         loadable: list[int] = []
+        for numbers in listing.groups.tails.values():
+            if self.rank(listing.names[numbers[0]]) is not None:
+                loadable += numbers
         sdists: list[int] = []
         others: set[str] = set()
-        ranks = self._cache
-        for number, name in enumerate(names):
-            if not name.endswith(".whl"):
-                if name.endswith(SDIST_SUFFIXES):
-                    sdists.append(number)
-                others.add(name)
-                continue
-            stem = name.rsplit("-", 3)[0]
-            tail = name[len(stem) :]
-            rank = ranks[tail] if tail in ranks else self._rank_of(tail)
-            if rank is None:
-                others.add(stem)
-            else:
+        for number in listing.groups.others:
+            name = listing.names[number]
+            if name.endswith(SDIST_SUFFIXES):
+                sdists.append(number)
+            if self.rank(name) is not None:
                 loadable.append(number)
-        return loadable, sdists, others
+            elif name.endswith(".whl"):
+                others.add(name.rsplit("-", 3)[0])
+            else:
+                others.add(name)
+        return sorted(loadable), sdists, others
 
     def _rank_of(self, tail: str) -> int | None:
         if tail not in self._cache:
@@ -108,8 +106,7 @@ def version_text(filename: str) -> str:
     return filename.partition("-")[2].partition("-")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What one target sees of a project.
 
     files: by file name, in the page's order.
@@ -119,15 +116,31 @@ class Selection:
     pending: the releases, in order, with files that may still get an upload time within the cutoff.
     """
 
-    files: Mapping[str, ListedFile]
+    files: dict[str, ListedFile]
     unloadable: str | None = None
     undated: bool = False
     pending: tuple[str, ...] = ()
+
+    @classmethod
+    def decode(cls, stored: bytes) -> Selection | None:
+        """What `encode` gave; None for anything else."""
+        try:
+            return _decoder().decode(stored)
+        except (msgspec.DecodeError, ValueError):
+            return None
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
 
     @property
     def is_final(self) -> bool:
         """Whether every later page gives the same selection; else it is valid for the run that fetched the page."""
         return not (self.undated or self.pending)
+
+
+@lru_cache(maxsize=1)
+def _decoder() -> msgspec.json.Decoder[Selection]:
+    return msgspec.json.Decoder(Selection)
 
 
 class Sdists(Enum):
@@ -168,10 +181,13 @@ class SelectionPolicy:
 
     def release(self, filename: str) -> str:
         """The version in a file's name, without the label by which an extension's wheels differ."""
-        text = version_text(filename)
+        return self.without_label(version_text(filename))
+
+    def without_label(self, version: str) -> str:
+        """A version's text, without such a label."""
         if self.fits is None:
-            return text
-        return text.partition("+")[0]
+            return version
+        return version.partition("+")[0]
 
     def may_accept_later(self, file: ListedFile) -> bool:
         """Whether the file has no upload time, and may still get one that is old enough."""
@@ -184,57 +200,69 @@ def own_files(listing: PageListing, project: str) -> PageListing:
     project: its normalised name.
     """
     # Nearly every page has one or two: its thousands of names need not be normalised one by one.
-    prefixes = {name.split("-", 1)[0] for name in listing.names}
+    others = [listing.names[number] for number in listing.groups.others]
+    prefixes = listing.groups.projects | {name.split("-", 1)[0] for name in others}
     foreign = {prefix for prefix in prefixes if normalised(prefix) != project}
     if not foreign:
         return listing
 
     def is_own(name: str) -> bool:
-        if name.endswith(".whl"):
-            return name.split("-", 1)[0] not in foreign
+        prefix = name.split("-", 1)[0]
+        if name.endswith(".whl") or prefix not in foreign:
+            return prefix not in foreign
         # Old sdists may have dashes in the project's name, and in the version too.
         return f"{normalised(name)}-".startswith(f"{project}-")
 
+    if foreign.isdisjoint(listing.groups.projects) and all(map(is_own, others)):
+        return listing
     return listing.only([number for number, name in enumerate(listing.names) if is_own(name)])
 
 
 def select(listing: PageListing, project: str, policy: SelectionPolicy) -> Selection:
     """What a target sees of a project; raises BadPage if a file that counts cannot be read. project: normalised."""
-    wheels, sdists, others = policy.ranks.partition(listing.names)
-    loadable: list[ListedFile] = []
-    for number in wheels:
-        if policy.fits is None or policy.is_fitting(listing.names[number]):
-            loadable.append(listing.file(number))
-        else:
-            others.add(listing.names[number])
-    if policy.sdists is not Sdists.NONE:
-        covered = {version_text(file.filename) for file in loadable if policy.accepts(file)}
-        covering = _versions(covered)
-        for number in sdists:
-            if _is_missing(listing.names[number], project, covered, covering):
-                loadable.append(listing.file(number))
-    if policy.cutoff is not None and loadable and not any(file.uploaded for file in loadable):
-        return Selection({}, undated=True)
+    wheels, sdists, others = policy.ranks.partition(listing)
+    if policy.fits is not None:
+        wheels = [number for number in wheels if policy.is_fitting(listing.names[number])]
     files: dict[str, ListedFile] = {}
+    refused: list[ListedFile] = []
+
+    def read(numbers: Iterable[int]) -> set[str]:
+        """Read these files; returns the versions of all that are accepted so far, as they are written."""
+        for number in numbers:
+            file = listing.file(number)
+            if policy.accepts(file):
+                files[file.filename] = file
+            else:
+                refused.append(file)
+        return set(map(version_text, files))
+
+    accepted = read(wheels)
+    if policy.sdists is not Sdists.NONE:
+        accepted = read(_missing(sdists, listing, project, accepted))
+    if policy.cutoff is not None and refused and not files and not any(file.uploaded for file in refused):
+        return Selection({}, undated=True)
     later: set[str] = set()
-    for file in loadable:
-        if policy.accepts(file):
-            files[file.filename] = file
-        elif policy.may_accept_later(file):
+    for file in refused:
+        if policy.may_accept_later(file):
             later.add(version_text(file.filename))
-    unloadable, pending = _unloadable(listing, files, others, policy, project)
-    pending |= _versions(later)
+    unloadable, pending = _unloadable(listing, accepted, others, policy, project)
+    pending |= versions_of(later)
     return Selection(files, unloadable, pending=tuple(map(str, sorted(pending))))
 
 
-def _is_missing(filename: str, project: str, covered: set[str], covering: set[Version]) -> bool:
-    """Whether an sdist is of a release of `project` that is not in `covering`. covered: their versions as texts."""
-    text = version_text(filename)
-    # Most releases have a wheel, whose file name has the same version in the same form.
-    if text in covered:
-        return False
-    version = pep440(text)
-    return version is not None and version not in covering and _is_of(filename, project)
+def _missing(sdists: Iterable[int], listing: PageListing, project: str, covered: set[str]) -> list[int]:
+    """The sdists of releases of `project` that have no wheel. covered: the versions that have one, as texts."""
+    covering = versions_of(covered)
+    found: list[int] = []
+    for number in sdists:
+        name = listing.names[number]
+        text = version_text(name)
+        # Most releases have a wheel, whose file name has the same version in the same form.
+        if text not in covered:
+            version = pep440(text)
+            if version is not None and version not in covering and _is_of(name, project):
+                found.append(number)
+    return found
 
 
 def _is_of(filename: str, project: str) -> bool:
@@ -256,32 +284,39 @@ def newest_wheels(selection: Selection, ranks: TagRanks, count: int) -> list[Lis
 
 
 def _unloadable(
-    listing: PageListing, files: Mapping[str, ListedFile], others: set[str], policy: SelectionPolicy, project: str
+    listing: PageListing, accepted: set[str], others: set[str], policy: SelectionPolicy, project: str
 ) -> tuple[str | None, set[Version]]:
-    """The newest accepted release that is newer than all `files`; and still newer ones that may be accepted later.
+    """The newest accepted release that is newer than all that the target can load; and still newer ones that may be
+    accepted later.
 
-    others: the remaining names, some without tags.
+    accepted: the versions that it can load, as they are written.
+    others: names of other files than wheels, without tags.
     """
-    selected = _versions(set(map(policy.release, files)))
-    candidates = _newest(set(map(policy.release, others)), selected)
-    if not candidates:
-        return None, set()
-    numbers: dict[Version, list[int]] = defaultdict(list)
-    for number, name in enumerate(listing.names):
-        if len(name) > LONGEST:
-            continue
-        found = pep440(policy.release(name))
-        if found in candidates and _is_of(name, project):
-            numbers[found].append(number)
+    texts = {*listing.groups.versions, *map(version_text, others)}
+    selected = versions_of(set(map(policy.without_label, accepted)))
+    candidates = _newest(set(map(policy.without_label, texts)), selected)
     pending: set[Version] = set()
     for version in sorted(candidates, reverse=True):
-        for number in numbers[version]:
+        for number in _numbers_of(version, listing, policy, project):
             file = listing.file(number)
             if policy.accepts(file):
                 return str(version), pending - {version}
             if policy.may_accept_later(file):
                 pending.add(version)
     return None, pending
+
+
+def _numbers_of(version: Version, listing: PageListing, policy: SelectionPolicy, project: str) -> list[int]:
+    """The files of a release of `project`, in the page's order."""
+    numbers: list[int] = []
+    for text, of_text in listing.groups.versions.items():
+        if _version(policy.without_label(text)) == version:
+            numbers += of_text
+    for number in listing.groups.others:
+        name = listing.names[number]
+        if _version(policy.release(name)) == version and _is_of(name, project):
+            numbers.append(number)
+    return sorted(number for number in numbers if len(listing.names[number]) <= LONGEST)
 
 
 def _newest(texts: set[str], selected: set[Version]) -> set[Version]:
@@ -297,18 +332,18 @@ def _newest(texts: set[str], selected: set[Version]) -> set[Version]:
         return not first.isdigit() or int(first) >= floor
 
     found: set[Version] = set()
-    for version in _versions(set(filter(may_be_newer, texts))) - selected:
+    for version in versions_of(set(filter(may_be_newer, texts))) - selected:
         if not version.is_prerelease and (newest is None or version >= newest):
             found.add(version)
     return found
 
 
-def _versions(texts: set[str]) -> set[Version]:
-    versions: set[Version] = set()
-    for text in texts:
-        if len(text) <= LONGEST and (version := pep440(text)) is not None:
-            versions.add(version)
-    return versions
+def versions_of(texts: set[str]) -> set[Version]:
+    return set(filter(None, map(_version, texts)))
+
+
+def _version(text: str) -> Version | None:
+    return pep440(text) if len(text) <= LONGEST else None
 
 
 def not_after(uploaded: str, cutoff: datetime) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
 import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -16,10 +15,10 @@ from datetime import datetime
 from enum import Enum
 from functools import partial
 from itertools import starmap
-from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
@@ -71,8 +70,27 @@ _LARGE_BYTES: Final = 8 << 20
 _WALKED: Final = 12
 #: By view.
 _Selections = Mapping[str, Selection]
-#: What the cache keeps of a file.
-_VALUES: Final = attrgetter(*ListedFile.__slots__)
+
+
+class _Meta(msgspec.Struct, gc=False, rename="kebab"):
+    api_version: str = "1.0"
+
+
+class _ShownFile(msgspec.Struct, gc=False, rename="kebab", omit_defaults=True):
+    """A file of a page for resolvers (PEP 691)."""
+
+    filename: str
+    url: str
+    hashes: dict[str, str]
+    core_metadata: bool = False
+    requires_python: str | None = None
+    yanked: bool | str = False
+
+
+class _ShownPage(msgspec.Struct, gc=False):
+    meta: _Meta
+    name: str
+    files: list[_ShownFile]
 
 
 class Pages:
@@ -249,8 +267,7 @@ class View:
         if found is None:
             found = await self._read(name)
             if found.is_final and name not in self._unstored:
-                fields = {"files": list(map(_VALUES, found.files.values())), "unloadable": found.unloadable}
-                self._client.store.put_selection(self.key, name, fields)
+                self._client.store.put_selection(self.key, name, found.encode())
         self._selections[name] = found
         return found
 
@@ -297,14 +314,13 @@ class View:
         An sdist is shown as a wheel with its metadata: a candidate that no resolver builds.
         """
         files = self._offered_files(name, await self.selection(name))
-        entries: list[dict[str, object]] = []
+        entries: list[_ShownFile] = []
         for filename, file in self._shown_files(name, files, bodies).items():
             python = file.requires_python or ""
             if bodies is Bodies.EVALUATED:
                 python = evaluated_python(python, self.rules.environment)
-            entries.append(_entry(name, file, filename, python, bodies))
-        page = {"meta": {"api-version": "1.0"}, "name": name, "files": entries}
-        return json.dumps(page, separators=(",", ":")).encode()
+            entries.append(_shown_file(name, file, filename, python, bodies))
+        return msgspec.json.encode(_ShownPage(_Meta(), name, entries))
 
     def _offered_files(self, name: str, selection: Selection) -> list[ListedFile]:
         """The files for resolvers. An extension's wheels for a torch that the spec allows go before its sdists, which
@@ -503,11 +519,7 @@ class View:
         self.failed.set()
 
     def _stored_selection(self, name: str) -> Selection | None:
-        fields = self._client.store.selection(self.key, name)
-        if fields is None:
-            return None
-        files = starmap(ListedFile, fields["files"])
-        return Selection({file.filename: file for file in files}, fields["unloadable"])
+        return Selection.decode(self._client.store.selection(self.key, name))
 
     def _from_no_index(self, name: str) -> Selection | None:
         """A wheel that the spec names by URL, or a package from no index."""
@@ -570,16 +582,13 @@ def with_corrections(metadata: bytes, corrections: tuple[Correction, ...], filen
     return with_fields(metadata, lines)
 
 
-def _entry(name: str, file: ListedFile, shown: str, python: str, bodies: Bodies) -> dict[str, object]:
+def _shown_file(name: str, file: ListedFile, shown: str, python: str, bodies: Bodies) -> _ShownFile:
     """python: the versions that it requires; empty: any."""
     hashes = {}
     if file.sha256 and shown == file.filename and bodies is Bodies.WHOLE:
         hashes["sha256"] = file.sha256
-    entry: dict[str, object] = {"filename": shown, "url": f"../../files/{name}/{shown}", "hashes": hashes}
-    if shown.endswith(".whl"):
-        entry["core-metadata"] = True
-    if python:
-        entry["requires-python"] = python
+    yanked: bool | str = False
     if file.yanked is not None:
-        entry["yanked"] = file.yanked or True
-    return entry
+        yanked = file.yanked or True
+    url = f"../../files/{name}/{shown}"
+    return _ShownFile(shown, url, hashes, shown.endswith(".whl"), python or None, yanked)
