@@ -46,11 +46,6 @@ _COMPLETE: Final = "_ENVSPEC_COMPLETE"
 # 128 and the signal's number, as shells report programs that a signal ended.
 _INTERRUPTED: Final = 130
 _READER_GONE: Final = 141
-#: Modules after which the process ends without the interpreter's end.
-#:
-#: rattler's threads release Python's objects after their answer: an interpreter that ends meanwhile crashes (0.28.0: 12
-#: of 100 runs by signal 6 or 11). After a cold lock the interpreter takes 0.2 s to free every object.
-_ENDED_AT_ONCE: Final = ("rattler", "envspec.operations.lock.stages")
 
 
 class _Lazy(click.Group):

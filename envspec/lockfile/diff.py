@@ -13,7 +13,6 @@ from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from envspec.errors import UsageError
-from envspec.io.process import output_of
 from envspec.lockfile.decided import all_decisions
 from envspec.lockfile.diff_packages import (
     Change,
@@ -386,6 +385,9 @@ def load_revision(argument: str, cwd: Path) -> Lock:
 
 
 def _at_revision(revision: str, path: str, cwd: Path) -> Lock:
+    # Imports asyncio, which a comparison of two folders does not need.
+    from envspec.io.process import output_of
+
     git_error = ""
     for candidate in _candidates(path):
         where = f"{revision}:{candidate}"

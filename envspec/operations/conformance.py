@@ -54,7 +54,8 @@ from envspec.operations.container import (
     image_removed,
     this_user,
 )
-from envspec.operations.environment import expected_of, part_of
+from envspec.operations.environment import expected_of
+from envspec.operations.lock_state import part_of
 from envspec.receipts.build import BadResults, receipt
 from envspec.receipts.model import Image, LocalPython, LockName, Receipt
 from envspec.version import VERSION

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
-from envspec.context import Context, Step, comma_separated
+from envspec.context import Context, Step
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import NetworkError, UnfitMachine, UsageError
 from envspec.fetch.download import Downloads, conda_archives, missing_bytes
@@ -27,7 +27,7 @@ from envspec.io.tasks import run_interruptible
 from envspec.lockfile.folder import NamedLock, named_lock
 from envspec.models import Library, Lock, Package, Platform, Resolution, owners_of, wrong_records_of
 from envspec.names import normalised
-from envspec.operations.lock_state import lacks_wheel
+from envspec.operations.lock_state import lacks_wheel, part_of
 from envspec.operations.shared_files import refuse_conflicts
 from envspec.verifier.compare import compare
 from envspec.verifier.installed import read_installed
@@ -302,22 +302,6 @@ def expected_of(resolution: Resolution) -> Expected:
         beneath=tuple(ExpectedPackage(each.name, each.version, each.record_sha256) for each in resolution.installed),
         owners=owners_of(resolution.shared),
         wrong_records=wrong_records_of(resolution),
-    )
-
-
-def part_of(lock: Lock, platform: Platform) -> Resolution:
-    """The lock's part for a platform.
-
-    Raises:
-        UsageError: it has none.
-    """
-    for resolution in lock.resolutions:
-        if resolution.target.platform is platform:
-            return resolution
-    locked = comma_separated(lock.platforms)
-    raise UsageError(
-        f"{lock.name} is not locked for {platform.value}; its platforms: {locked or 'none'}",
-        hint="name one of them by --platform if the environment is another machine's",
     )
 
 

@@ -15,7 +15,7 @@ from envspec.context import Context, comma_separated
 from envspec.errors import UsageError
 from envspec.io.files import replace_user_file
 from envspec.lockfile.folder import NamedLock, named_lock
-from envspec.operations.lock_state import packages_in
+from envspec.operations.lock_state import packages_in, part_of
 
 if TYPE_CHECKING:
     from envspec.lockfile.export.types import Exported, Location
@@ -90,7 +90,6 @@ def export(  # noqa: PLR0913 (every option may be left out)
     from envspec.lockfile.document import canonical
     from envspec.lockfile.export.types import ExportRequest, is_project, project_of
     from envspec.models import Platform
-    from envspec.operations.lock.complete import container_config
 
     context = context or Context.from_environment(usual_jobs=8)
     lock = canonical(named_lock(lock))
@@ -111,6 +110,8 @@ def export(  # noqa: PLR0913 (every option may be left out)
     if is_image:
         request = replace(request, image=_image(lock, image))
     if platforms in (Platforms.IMAGE, Platforms.LINUX):
+        from envspec.operations.lock.complete import container_config
+
         request = replace(request, container=container_config(lock))
     projects = map(project_of, filter(is_project, packages))
     folder = path.parent if path else Path()
@@ -130,7 +131,6 @@ def export(  # noqa: PLR0913 (every option may be left out)
 
 def _resolutions(lock: Lock, form: str, platform: Platform | None) -> Sequence[Resolution]:
     from envspec.diagnostics.machine import this_platform
-    from envspec.operations.environment import part_of
 
     platforms = FORMATS[form].platforms
     if platforms in (Platforms.IMAGE, Platforms.LINUX):

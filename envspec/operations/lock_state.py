@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from envspec.context import comma_separated
 from envspec.errors import UsageError
 from envspec.io.http_types import Timeouts
 from envspec.names import normalised
@@ -69,6 +70,22 @@ def find_package(part: Resolution, name: str) -> Package | None:
         if package.name == name:
             return package
     return None
+
+
+def part_of(lock: Lock, platform: Platform) -> Resolution:
+    """The lock's part for a platform.
+
+    Raises:
+        UsageError: it has none.
+    """
+    for resolution in lock.resolutions:
+        if resolution.target.platform is platform:
+            return resolution
+    locked = comma_separated(lock.platforms)
+    raise UsageError(
+        f"{lock.name} is not locked for {platform.value}; its platforms: {locked or 'none'}",
+        hint="name one of them by --platform if the environment is another machine's",
+    )
 
 
 def rename(times: Mapping[str, datetime], change: Callable[[str], str]) -> dict[str, datetime]:

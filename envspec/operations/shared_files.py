@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from posixpath import commonpath, dirname
+from typing import TYPE_CHECKING
 
 from envspec.base_image.cuda import is_of_two_cudas, read_pins
 from envspec.conformance.text import counted
@@ -17,11 +18,14 @@ from envspec.models import SPEC, Package, Resolution, SharedFiles, dependents_of
 from envspec.operations.lock_state import find_package
 from envspec.resolve.pypi.shared_files import decide, is_named, shared_files
 from envspec.resolve.types import required_by
-from envspec.spec import Spec
 from envspec.spec.errors import KeyPath, RefusedValues, quoted
 from envspec.spec.targets import has_cuda
 from envspec.verifier.owned import overlaps
 from envspec.verifier.record import DATA
+
+if TYPE_CHECKING:
+    # A lock is installed, and its image is built, without pydantic.
+    from envspec.spec import Spec
 
 #: Parts of names that tell variants of one package apart: for CUDA, and all.
 _CUDA = re.compile(r"gpu|cuda\d*x?|cu\d+")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from packaging import tags
 
@@ -15,8 +15,11 @@ from envspec.facts import Facts
 from envspec.facts.tables import PythonRow, numeric
 from envspec.models import Decision, Platform, Python, Target
 from envspec.reasons import Reason, reason
-from envspec.spec import PythonSource, Spec
 from envspec.spec.errors import RefusedValues
+
+if TYPE_CHECKING:
+    # Installing and verifying need only what file names say, and not pydantic.
+    from envspec.spec import Spec
 
 #: Oldest macOS that an osx-arm64 environment runs on. Every Mac with Apple silicon can run it, and from it on wheels
 #: may use Accelerate's new BLAS: numpy and scipy publish theirs as macosx_14_0_arm64.
@@ -162,6 +165,8 @@ def _conda(spec: Spec, platform: Platform, pythons: Mapping[Platform, str]) -> t
 
 
 def _python(spec: Spec, facts: Facts, platform: Platform, time: datetime | None) -> tuple[Python, Decision]:
+    from envspec.spec import PythonSource
+
     env, of_base = spec.env, spec.image.python
     if of_base and platform.is_linux:
         return _chosen(Python(of_base, "base"), [reason("python-of-base")], f"{_SPEC}: image.python", platform)
@@ -225,6 +230,8 @@ def _system(spec: Spec, facts: Facts, platform: Platform) -> tuple[Python, Decis
 
 
 def _standalone(spec: Spec, facts: Facts, platform: Platform, time: datetime | None) -> tuple[Python, Decision]:
+    from envspec.spec import PythonSource
+
     own = _builds(spec, facts, platform)
     if own:
         row, why = _pick(spec, own, time)

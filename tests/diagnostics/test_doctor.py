@@ -27,7 +27,7 @@ from envspec.diagnostics.doctor.types import (
 from envspec.diagnostics.machine import MachineGpu, NvmlReading
 from envspec.facts.gpu import ComputeCapability
 from envspec.io.process import Finished
-from envspec.report.explanation import doctor_as_text
+from envspec.report.machine import doctor_as_text
 from tests.support.golden import GoldenCase, read_cases
 
 CASES = read_cases(Path(__file__).parent / "golden" / "doctor")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envspec.diagnostics.fit import fits
-from envspec.report.explanation import fit_as_text
+from envspec.report.machine import fit_as_text
 from tests.support.cuda_cases import facts_of, fit_report_as_text, lock_of, machine_of
 from tests.support.golden import GoldenCase, read_case, read_cases
 
