@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -425,3 +426,20 @@ def test_pages_that_list_everything_give_each_project_its_own_files(tmp_path: Pa
             assert package["file"]["filename"].startswith(f"{name}-{package['version']}-")
         assert "rejected" not in user.packages()["zeta"]
         assert ran.warnings == []
+
+
+@pytest.mark.parametrize("fault", [None, Status(503)])
+def test_aiohttp_is_imported_for_other_answers_alone(tmp_path: Path, fault: Fault | None) -> None:
+    """Its import takes longer than the requests of a lock. For macOS no registry is asked for an image."""
+    with IndexServer(ecosystem.diamond(), RANGED) as index:
+        if fault is not None:
+            index.fail(APP_PAGE, fault, times=1)
+        user = User(tmp_path, index.url)
+        user.wants("app", as_of=AS_OF, platforms=["osx-arm64"])
+        command = [sys.executable, "-X", "importtime", "-m", "envspec", "lock", str(user.spec)]
+        ran = subprocess.run(command, cwd=tmp_path, env=user.environ, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr
+        assert "app==1.0.0" in (user.lock / "requirements.osx-arm64.txt").read_text()
+        imported = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines()}
+        found = imported & {"aiohttp", "multidict", "yarl"}
+        assert bool(found) is (fault is not None)
