@@ -40,9 +40,6 @@ class PipTools:
     def bodies(self) -> Bodies:
         return Bodies.EVALUATED
 
-    def unable(self, target: Target) -> str | None:  # noqa: ARG002 (resolves for any target)
-        return None
-
     async def resolve(self, request: PypiRequest, workspace: Workspace) -> Pins:
         import piptools
 

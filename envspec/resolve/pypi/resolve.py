@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from envspec.conformance.text import counted
 from envspec.context import Context, Step
-from envspec.errors import NoSolution, UsageError
+from envspec.errors import NoSolution
 from envspec.facts.extensions import without_order
 from envspec.io.lazy_http import open_lazy_http
 from envspec.io.loopback import Loopback, listening
@@ -51,7 +51,6 @@ async def resolve_all(
     meanwhile: called in a thread while resolvers run, for later work.
 
     Raises:
-        UsageError: the resolver cannot resolve for one of the targets on this machine.
         NoSolution: no set of releases satisfies a request, or only with torch, which has no build for its CUDA.
         NetworkError: an index failed, or offline and not in the cache.
     """
@@ -64,9 +63,6 @@ async def resolve_all(
             resolved[key] = answer
         else:
             fresh[key] = each
-    for each in fresh.values():
-        if why := resolver.unable(each.request.target):
-            raise UsageError(f"{resolver.version.partition(' ')[0]}: {why}", hint="use --resolver uv")
     if fresh:
         resolved |= await _resolve_fresh(fresh, resolver, store, context, meanwhile)
     for key, each in by_key.items():

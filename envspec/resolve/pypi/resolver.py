@@ -66,9 +66,6 @@ class Resolver(Protocol):
     def bodies(self) -> Bodies:
         """What it sees of files."""
 
-    def unable(self, target: Target) -> str | None:
-        """Why it cannot resolve for `target` on this machine; None if it can."""
-
     async def resolve(self, request: PypiRequest, workspace: Workspace) -> Pins:
         """The pins that satisfy the request.
 
@@ -127,9 +124,6 @@ class Uv:
     @property
     def bodies(self) -> Bodies:
         return Bodies.STUB
-
-    def unable(self, target: Target) -> str | None:  # noqa: ARG002 (uv resolves for any target)
-        return None
 
     async def resolve(self, request: PypiRequest, workspace: Workspace) -> Pins:
         from uv import find_uv_bin
