@@ -6,7 +6,7 @@ import asyncio
 import re
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
@@ -87,9 +87,9 @@ def handler(request: pytest.FixtureRequest) -> Handler:
 
 
 @pytest.fixture(autouse=True)
-def _silent(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+def _silent(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """No client brings a traceback to stderr."""
-    yield  # type: ignore[misc]
+    yield
     assert not [record for record in caplog.records if "handler failed" not in str(record.exc_info)]
     assert capfd.readouterr().err == ""
 
