@@ -1,6 +1,6 @@
 """From resolutions to the lock: base image, digests, driver, GPU code, the image's settings.
 
-Imported while the engines run (`attempts._import_later`): nothing before them needs it.
+Imported while the engines run (`Attempts._import_later`): nothing before them needs it.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from envspec.io.http_settings import default_index_url
 from envspec.io.lazy_http import open_lazy_http
 from envspec.io.tasks import run_interruptible
 from envspec.models import DIRECT_URL, Commit, Platform, Resolution, Target
-from envspec.operations.lock_state import LockState, is_to_build, packages_in
+from envspec.operations.lock_state import LockState, is_to_build, linux_platforms, packages_in
 from envspec.origins import PYTORCH_INDEX
 from envspec.resolve import resolver
 from envspec.resolve.pypi.index.client import IndexClient
@@ -184,6 +184,16 @@ class Attempts:
                 return other
         return found
 
+    def _import_later(self) -> None:
+        """Import the modules of the next stage while the engines run."""
+        import_module("envspec.operations.lock.assemble")
+        import_module("envspec.lockfile.export")
+        state = self._state
+        if linux_platforms(state.spec) and state.old is None and not self.context.is_offline:
+            # What asks a registry for the digests of a base image takes 0.1 s.
+            for module in ("envspec.operations.session", "envspec.registry.client", "aiohttp"):
+                import_module(module)
+
     def _resolve(self, requests: Sequence[TargetRequest]) -> tuple[Resolution, ...]:
         """What the requests resolve to. Sdists that are chosen are built, and count by what their wheels require; if
         there is no solution, so are those that were passed over for what they state.
@@ -192,7 +202,7 @@ class Attempts:
             asked = list(map(self._with_build_results, requests))
             try:
                 found = run_interruptible(
-                    resolve_all(asked, self._resolver, self._state.store, self.context, _import_later)
+                    resolve_all(asked, self._resolver, self._state.store, self.context, self._import_later)
                 )
             except Unsolvable as error:
                 passed_over = error.passed_over
@@ -255,9 +265,3 @@ async def _fetch_wheel(requirement: Requirement, state: LockState, client: Index
             hint="correct the spec if the file is right, else report it to the server's operator",
         )
     return found
-
-
-def _import_later() -> None:
-    """Import the modules of the next stage while the engines run."""
-    import_module("envspec.operations.lock.assemble")
-    import_module("envspec.lockfile.export")
