@@ -173,8 +173,10 @@ def _of_spec(path: Path, folder: Path | None, specs: int, chosen: Mapping[str, A
     count = len(requests) + specs - 1
     if chosen["check"]:
         done = [_done(each, partial(_check, each), count) for each in requests]
-        if not any(each.exit_code for each in done):
-            _remember(before, requests)
+        if before is not None and not output.SETTINGS.warnings and not any(each.exit_code for each in done):
+            from envspec.operations.lock.cache import remember_up_to_date
+
+            remember_up_to_date(before, requests)
         return done
     if chosen["verify"]:
         return [_done(each, partial(_verify, each, chosen), count) for each in requests]
@@ -246,7 +248,6 @@ def lock_together(requests: Sequence[LockRequest], chosen: Mapping[str, Any], co
     from envspec.operations.lock.all import compile_all, write_all
     from envspec.operations.lock_state import Compiled
 
-    before = _observe(requests, _NOTHING_CHANGED)
     found = compile_all(requests, partial(_running, chosen), cached=not chosen["dry_run"])
     made = [each for each in found if isinstance(each, Compiled)]
     errors = _errors_in(found)
@@ -273,13 +274,22 @@ def lock_together(requests: Sequence[LockRequest], chosen: Mapping[str, Any], co
     done = [_done(request, partial(outcome, at), count) for at, request in enumerate(requests)]
     if errors and len(requests) > 1:
         terminal.report(f"{requests[0].spec_path}: {_left_out(requests, [at for at in written if written[at]])}")
-    if not errors and not any(each.files or each.new_text for each in made):
-        _remember(before, requests)
+    if not errors:
+        _remember_locked(requests, chosen)
     return done
 
 
+def _remember_locked(requests: Sequence[LockRequest], chosen: Mapping[str, Any]) -> None:
+    """Let the next run of the same words end at once, if it will have nothing to do."""
+    from envspec.operations.lock.cache import have_nothing_to_do, remember_up_to_date
+
+    now = _observe(requests, _NOTHING_CHANGED)
+    if now is not None and have_nothing_to_do(requests, context_of(chosen)):
+        remember_up_to_date(now, requests)
+
+
 def _observe(requests: Sequence[LockRequest], message: str) -> UpToDate | None:
-    """What the locks follow from before this run; None if the next run of the same words runs in full anyway.
+    """What the locks follow from now; None if the next run of the same words runs in full anyway.
 
     message: what is printed of each if it is up to date.
     """
@@ -291,14 +301,6 @@ def _observe(requests: Sequence[LockRequest], message: str) -> UpToDate | None:
         return None
     lines = [visible(f"{each.directory}: {message}") for each in requests]
     return observe(words, "".join(f"{line}\n" for line in lines), requests)
-
-
-def _remember(before: UpToDate | None, requests: Sequence[LockRequest]) -> None:
-    """Let the next run of the same words end at once: this one has found all locks up to date."""
-    if before is not None and not output.SETTINGS.warnings:
-        from envspec.operations.lock.cache import remember_up_to_date
-
-        remember_up_to_date(before, requests)
 
 
 def _errors_in(outcomes: Sequence[object]) -> dict[int, EnvspecError]:

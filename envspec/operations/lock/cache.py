@@ -104,16 +104,16 @@ def recall_lock(
     # A variant that is up to date is so beside the spec's lock of today.
     is_beside_today = not (base and base.files)
     with closing(Store(context.cache)) as store:
-        if is_beside_today and before is not None and _is_done(request, before, context) and is_ours(store, before):
+        if is_beside_today and _is_current(request, before, context, store):
             tidy(request.directory)
-            _warn_of_logins(request, context)
+            for text in _login_warnings(request):
+                context.reporter.warning(text)
             return Compiled({})
         key = key_of(request, before, context.environ, base)
         cached = store.answer(key) if key is not None else None
     if cached is None:
         return None
-    _warn_of_logins(request, context)
-    for text in cached["warnings"]:
+    for text in (*_login_warnings(request), *cached["warnings"]):
         context.reporter.warning(text)
     return Compiled({name: text.encode() for name, text in cached["files"].items()})
 
@@ -147,8 +147,17 @@ def observe(words: Sequence[str], message: str, requests: Sequence[LockRequest])
         return None
 
 
+def have_nothing_to_do(requests: Sequence[LockRequest], context: Context) -> bool:
+    """Whether the next run for a spec and its variants would change nothing, and warn of nothing."""
+    with closing(Store(context.cache)) as store:
+        for request in requests:
+            if not _is_current(request, existing_lock(request), context, store) or any(_login_warnings(request)):
+                return False
+    return True
+
+
 def remember_up_to_date(before: UpToDate, requests: Sequence[LockRequest]) -> None:
-    """Let the next run of the same words end at once, if all is as it was before this one, which had nothing to do."""
+    """Let the next run of the same words end at once, if all is still as it was when nothing was to do."""
     cache = up_to_date.cache_folder()
     # The configuration file can name another. A check makes no cache.
     if cache is None or cache_path(read_settings(os.environ).environ) != Path(cache) or not Path(cache).is_dir():
@@ -172,9 +181,8 @@ def _files_of_spec(path: Path) -> Iterator[Path]:
             yield path.parent / str(on_top_of)
 
 
-def _warn_of_logins(request: LockRequest, context: Context) -> None:
-    for text in login_warnings(Merged(read_document(request.spec_path), request.variant), request.spec_path):
-        context.reporter.warning(text)
+def _login_warnings(request: LockRequest) -> Iterator[str]:
+    return login_warnings(Merged(read_document(request.spec_path), request.variant), request.spec_path)
 
 
 def lock_of(request: LockRequest, base: Compiled | None) -> bytes:
@@ -205,6 +213,11 @@ def _header_of(document: bytes | None) -> Header | None:
     with suppress(StaleLock):
         return verify_checksum(document, LOCK_FILE)[0]
     return None
+
+
+def _is_current(request: LockRequest, document: bytes | None, context: Context, store: Store) -> bool:
+    """Whether a lock in the request's folder was made here, and stays as it is. document: its bytes."""
+    return document is not None and _is_done(request, document, context) and is_ours(store, document)
 
 
 def _is_done(request: LockRequest, body: bytes, context: Context) -> bool:

@@ -1,8 +1,8 @@
 """Command lines that had nothing to do: `envspec lock SPEC` and `--check` of a lock that was up to date.
 
-People, editors and scripts lock and check far more often than a spec changes. A run that finds a lock up to date stores
-a digest of everything that this follows from. The next run of the same words compares it before it imports anything
-else, which takes a few milliseconds; after any change it runs in full.
+People, editors and scripts lock and check far more often than a spec changes. A run after which a lock is up to date
+stores a digest of everything that this follows from. The next run of the same words compares it before it imports
+anything else, which takes a few milliseconds; after any change it runs in full.
 """
 
 from __future__ import annotations
