@@ -68,8 +68,9 @@ class _Revalidated(Store):
             return replace(found, asked=_TOO_OLD)
         return found
 
-    def selection(self, view_key: str, name: str) -> None:
+    def selection(self, view_key: str, name: str) -> bytes:  # noqa: ARG002 (the base's signature)
         """Nothing: it may be of an earlier page."""
+        return b""
 
     def answer(self, key: str) -> None:
         """Nothing, whatever the key."""
