@@ -53,7 +53,7 @@ _FOLDERS: Final = {
     "index": "indexes",
 }
 #: How deep entries are below their folder, if they are not its children; a folder of another name is one entry.
-_DEPTHS: Final = {"blobs": 2, "index": 0}
+_DEPTHS: Final = {"blobs": 2}
 #: uv's folder of unpacked wheels, of any version of uv.
 _UNPACKED: Final = "archive-v"
 #: Entries on their way out.

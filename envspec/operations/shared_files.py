@@ -46,8 +46,8 @@ async def with_built(part: Resolution, store: Store, cache: Path, before: Resolu
         return part
     unread = _read_records(built.values(), store, cache)
     hashes = {each.name: each.wheel.sha256 for each in part.packages}
-    files = {name: store.wheel_files(sha256) for name, sha256 in hashes.items()}
-    found = overlaps(files, lambda name: store.wheel_paths(hashes[name]))
+    tops = {name: store.wheel_tops(sha256) for name, sha256 in hashes.items()}
+    found = overlaps(tops, lambda name: store.wheel_files(hashes[name]))
 
     async def read(_: str, __: str) -> bytes | None:
         return None
@@ -68,7 +68,7 @@ def _read_records(built: Iterable[Package], store: Store, cache: Path) -> set[st
         path = wheel_path(cache, each)
         if path.is_file():
             store.put_record(each.wheel.sha256, record_of(path))
-        elif not store.wheel_files(each.wheel.sha256):
+        elif not store.wheel_tops(each.wheel.sha256):
             unread.add(each.name)
     return unread
 

@@ -1,20 +1,21 @@
-"""Files that wheels install at one path with different content: which wheels and files, from their RECORDs alone.
-
-The list of a wheel is packed: a stack has 60,000 files, which are compared whenever it is locked.
-"""
+"""Files that wheels install at one path with different content: which wheels and files, from their RECORDs alone."""
 
 from __future__ import annotations
 
-import hashlib
-import zlib
-from collections.abc import Callable, Iterable, Mapping
-from struct import iter_unpack
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import chain
+from typing import NamedTuple
 
-from envspec.verifier.record import RecordEntry, installed_from
-
-#: A file: 8 bytes of its path's hash, and as many of its content's.
-_ROW: Final = "8s8s"
+from envspec.verifier.hashing import from_hex
+from envspec.verifier.record import (
+    PlainRow,
+    entries_sha256,
+    installed_from,
+    plain_rows,
+    plain_summary,
+    wheel_entries,
+    wheel_path,
+)
 
 
 class Overlap(NamedTuple):
@@ -28,44 +29,69 @@ class Overlap(NamedTuple):
     contents: Mapping[str, str]
 
 
-def packed(entries: Iterable[RecordEntry]) -> tuple[bytes, bytes]:
-    """The files of a wheel with a SHA-256 as `overlaps` compares them, and their paths, compressed."""
-    paths: dict[str, str] = {}
-    for entry in entries:
+def wheel_summary(
+    record: bytes, wrong: Iterable[tuple[str, str | None]], rows: Iterable[PlainRow] | None
+) -> tuple[str | None, set[str]]:
+    """The digest of a wheel (`wheel_sha256`), and the first parts of the paths of its files.
+
+    wrong: files that are not as RECORD lists them, and their SHA-256 (hexadecimal); None for one that does not exist.
+    rows: of the record, if they were read already.
+
+    Raises:
+        BadRecord
+    """
+    absent = {path for path, sha256 in wrong if sha256 is None}
+    if rows is None:
+        rows = plain_rows(record)
+    if rows is not None and not absent:
+        digest, tops = plain_summary(rows)
+        return digest, tops.union(_top(path) for path, _ in wrong)
+    entries = wheel_entries(record)
+    paths = [path for path, _ in wrong]
+    paths.extend(filter(None, (installed_from(entry.path) for entry in entries)))
+    return entries_sha256(entries, absent), set(map(_top, paths))
+
+
+def _top(path: str) -> str:
+    return path.partition("/")[0]
+
+
+def contents_of(record: bytes, wrong: Iterable[tuple[str, str | None]]) -> dict[str, str]:
+    """The files of a wheel with a SHA-256, and the content of each as in `Overlap`.
+
+    wrong: see `wheel_summary`.
+    """
+    contents: dict[str, str] = {}
+    absent = {path for path, sha256 in wrong if sha256 is None}
+    for entry in wheel_entries(record):
         path = installed_from(entry.path)
-        if path and entry.algorithm == "sha256" and entry.digest:
-            paths[path] = entry.digest
-    rows = b"".join(_key(path) + digest.encode("ascii", "replace")[:8].ljust(8) for path, digest in paths.items())
-    return rows, zlib.compress("\n".join(paths).encode("utf-8", "surrogateescape"), 1)
+        if path and entry.algorithm == "sha256" and entry.digest and wheel_path(entry.path) not in absent:
+            contents[path] = _content(entry.digest)
+    for path, sha256 in wrong:
+        if sha256:
+            contents[path] = _content(from_hex(sha256))
+    return contents
 
 
-def overlaps(files: Mapping[str, bytes], paths_of: Callable[[str], bytes]) -> list[Overlap]:
+def _content(digest: str) -> str:
+    return digest.encode("ascii", "replace")[:8].ljust(8).decode()
+
+
+def overlaps(tops: Mapping[str, Collection[str]], contents_of: Callable[[str], Mapping[str, str]]) -> list[Overlap]:
     """Every file in which packages differ, sorted, with all packages that have it.
 
-    files: package -> its packed files. paths_of: a package's compressed paths; called only for those that differ.
+    tops: package -> the first parts of its paths (`tops_of`).
+    contents_of: a package's files (`contents_of`); called only for those that share a first part.
     """
-    first: dict[bytes, bytes] = {}
-    differing = set[bytes]()
-    for rows in files.values():
-        for key, content in iter_unpack(_ROW, rows):
-            if first.setdefault(key, content) != content:
-                differing.add(key)
-    if not differing:
-        return []
-    contents: dict[bytes, dict[str, str]] = {}
-    for name, rows in sorted(files.items()):
-        for key, content in iter_unpack(_ROW, rows):
-            if key in differing:
-                contents.setdefault(key, {})[name] = content.decode()
-    listing = {next(iter(of_packages)) for of_packages in contents.values()}
-    paths: dict[bytes, str] = {}
-    for name in sorted(listing):
-        for path in zlib.decompress(paths_of(name)).decode("utf-8", "surrogateescape").split("\n"):
-            paths[_key(path)] = path
-    # A path with a line feed in it is not among them.
-    found = [Overlap(paths[key], of_packages) for key, of_packages in contents.items() if key in paths]
+    packages: dict[str, list[str]] = {}
+    for name in sorted(tops):
+        for top in tops[name]:
+            packages.setdefault(top, []).append(name)
+    shared = {top: names for top, names in packages.items() if len(names) > 1}
+    contents: dict[str, dict[str, str]] = {}
+    for name in sorted(set(chain.from_iterable(shared.values()))):
+        for path, content in contents_of(name).items():
+            if _top(path) in shared:
+                contents.setdefault(path, {})[name] = content
+    found = [Overlap(path, of_packages) for path, of_packages in contents.items() if len({*of_packages.values()}) > 1]
     return sorted(found, key=lambda each: each.path)
-
-
-def _key(path: str) -> bytes:
-    return hashlib.blake2b(path.encode("utf-8", "surrogateescape"), digest_size=8).digest()

@@ -9,6 +9,7 @@ import csv
 import hashlib
 import posixpath
 import re
+from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -23,6 +24,18 @@ _INSTALLER_FILES: Final = (
 _PROGRAMS: Final = ("bin/", "scripts/", "include/")
 # `<name>-<version>.data/<kind>/<path>`
 _DATA_FOLDER: Final = re.compile(r"[^/]+\.data/(purelib|platlib|data|scripts|headers)/(.+)", re.DOTALL)
+#: `int` refuses longer numbers.
+_MOST_DIGITS: Final = 4300
+#: Characters of a plain path, but for the slash.
+_PLAIN: Final = rb" !#-+\-.0-;=-\[\]-~"
+#: A row as nearly all tools write it: a path that is installed as it is, SHA-256, size.
+_ROW: Final = re.compile(
+    rb"^(([%s/]{1,4096})(?<![./])(?<!\.pyc),sha256=[\w-]{43}),([0-9]{1,18})\r?\n" % _PLAIN, re.MULTILINE
+)
+#: The row of RECORD itself.
+_OWN_ROW: Final = re.compile(rb"[%s]+\.dist-info/RECORD,,\r?\n" % _PLAIN)
+#: Parts of paths that are not normalised, or not installed as they are.
+_ODD: Final = (b"./", b"//", b".data/")
 # A wheel's `data` below site-packages: in the installed RECORD it looks like a file of the wheel's root.
 _SITE: Final = re.compile(r"(?:lib(?:64)?/python[\d.]+t?|lib)/site-packages/(.+)", re.DOTALL | re.IGNORECASE)
 
@@ -53,6 +66,10 @@ class RecordEntry(NamedTuple):
     size_bytes: int | None = None
 
 
+#: `<path>,sha256=<hash>`, the path, and the size: of a row in ASCII.
+PlainRow = tuple[bytes, bytes, bytes]
+
+
 def record_entries(text: str) -> Iterator[RecordEntry]:
     """Raises BadRecord unless the text is CSV of three columns."""
     try:
@@ -66,7 +83,10 @@ def record_entries(text: str) -> Iterator[RecordEntry]:
             # Nearly all are normal already, and an environment has tens of thousands.
             if "./" in path or "//" in path or "\\" in path or path[-1:] in ("", ".", "/"):
                 path = posixpath.normpath(path.replace("\\", "/"))
-            yield RecordEntry(path, algorithm, digest.rstrip("="), int(columns[2]) if columns[2].isdigit() else None)
+            size_bytes = None
+            if columns[2].isdecimal() and len(columns[2]) <= _MOST_DIGITS:
+                size_bytes = int(columns[2])
+            yield RecordEntry(path, algorithm, digest.rstrip("="), size_bytes)
     except csv.Error as error:
         raise BadRecord(f"its RECORD is not CSV: {error}") from error
 
@@ -151,6 +171,44 @@ def wheel_entries(record: bytes) -> list[RecordEntry]:
     except UnicodeDecodeError as error:
         raise BadRecord(f"its RECORD is not UTF-8: {error}") from error
     return list(record_entries(text))
+
+
+def plain_rows(record: bytes) -> list[PlainRow] | None:
+    """The rows of a wheel's RECORD, without its own; None if one of them is not in the usual form.
+
+    `wheel_entries` reads the same, and takes five times as long: a stack has 30,000 rows.
+    """
+    rows: list[PlainRow] = _ROW.findall(record)
+    others = record.count(b"\n") - len(rows)
+    if others > 1 or not record.endswith(b"\n") or any(odd in record for odd in _ODD):
+        return None
+    if others:
+        start = record.rfind(b"\n", 0, max(0, record.find(b"/RECORD,,"))) + 1
+        if not _OWN_ROW.fullmatch(record, start, record.index(b"\n", start) + 1):
+            return None
+    return rows
+
+
+def plain_summary(rows: Iterable[PlainRow]) -> tuple[str, set[str]]:
+    """The digest as by `wheel_sha256`, and the first parts of the paths."""
+    lines = sorted(dict.fromkeys(line for line, _, _ in rows))
+    kept: list[bytes] = []
+    tops = set[str]()
+    start = 0
+    while start < len(lines):
+        top, slash, _ = lines[start].partition(b",")[0].partition(b"/")
+        end = start + 1
+        if slash:
+            # The next character is 0: a folder's lines are in one place.
+            end = bisect_left(lines, top + b"0", start)
+        folder = lines[start:end]
+        if top.endswith(b".dist-info"):
+            folder = [line for line in folder if wheel_path(line.partition(b",")[0].decode())]
+        kept += folder
+        tops.add(top.decode())
+        start = end
+    # An empty line is added, so that the last one too ends with a line feed.
+    return hashlib.sha256(b"\n".join([*kept, b""])).hexdigest(), tops
 
 
 def wheel_sha256(record: bytes) -> str | None:

@@ -30,7 +30,7 @@ def opened(tmp_path: Path) -> Iterator[Open]:
 def file(opened: Open, tmp_path: Path) -> Path:
     """The file of a store with one entry of each kind."""
     fill(opened())
-    (path,) = (tmp_path / "index").glob("*.sqlite")
+    (path,) = tmp_path.rglob("*.sqlite")
     return path
 
 

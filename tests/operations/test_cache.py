@@ -103,6 +103,15 @@ def test_prune_keeps_what_is_used(cache: Path, tmp_path: Path) -> None:
     assert (tmp_path / "env" / "a.py").read_bytes() == b"x" * 10_000
 
 
+def test_what_another_version_stored_of_indexes_is_an_entry_of_its_own(cache: Path) -> None:
+    for name in ("v3.sqlite", "v4/store.sqlite", "v4/store.sqlite-wal"):
+        path = cache / "index" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * 10_000)
+    found = [each for each in entries(cache) if each.path.is_relative_to(cache / "index")]
+    assert [(each.kind, each.path.name) for each in found] == [("indexes", "v3.sqlite"), ("indexes", "v4")]
+
+
 def test_a_folder_without_write_permission_is_removed(cache: Path) -> None:
     (cache / "uv/archive-v0/idle").chmod(0o555)
     remove(cache, now=NOW, dry_run=False)

@@ -203,7 +203,7 @@ def test_planted_rows_give_no_lock(
     user = victim_of(tmp_path, index.url, shared / "cache")
     assert user.locks().status == 0
     shutil.rmtree(user.lock.parent)
-    (database,) = (shared / "cache").glob("index/*.sqlite")
+    (database,) = (shared / "cache").rglob("*.sqlite")
     with sqlite3.connect(database) as store:
         poison(store)
         assert store.total_changes
@@ -257,7 +257,7 @@ def test_a_private_page_is_closed_to_others(umask: int, shared: Path, tmp_path: 
     user = User(tmp_path, public.url, ENVSPEC_CACHE_DIR=str(shared / "cache"))
     user.wants("secret", as_of=AS_OF, rest=routed("own", private.url_with_credentials, "secret"))
     assert user.runs_anew("lock", user.spec.name, umask=umask).status == 0
-    (database,) = (shared / "cache").glob("index/*.sqlite")
+    (database,) = (shared / "cache").rglob("*.sqlite")
     assert b"secret" in database.read_bytes()
     if IS_ROOT:
         read = subprocess.run(["cat", database], user=OTHER, group=OTHER, capture_output=True, check=False)

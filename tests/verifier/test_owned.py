@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from envspec.verifier.owned import Overlap, overlaps, packed
-from envspec.verifier.record import wheel_entries
+from envspec.verifier.owned import Overlap, contents_of, overlaps, wheel_summary
 
 
 def test_what_two_wheels_install_differently() -> None:
@@ -15,20 +14,29 @@ def test_what_two_wheels_install_differently() -> None:
         "three": b"./a.py,sha256=aaaaaaaaaaaa,1\nthree-1.data/purelib/b.py,sha256=aa,1\n"
         b"three-1.data/data/etc/x,sha256=aa,1\n",
         "four": b"b.py,sha256=bb,1\nfour-1.data/data/etc/x,sha256=bb,1\nb.pyc,sha256=bb,1\nnew.py,sha256=bb,1\n",
+        "apart": b"folder/a.py,sha256=aa,1\n",
         "none": b"",
     }
-    lists = {name: packed(wheel_entries(record)) for name, record in records.items()}
+    tops = {name: wheel_summary(record, (), None)[1] for name, record in records.items()}
     asked: list[str] = []
 
-    def paths_of(name: str) -> bytes:
+    def files(name: str) -> dict[str, str]:
         asked.append(name)
-        return lists[name][1]
+        return contents_of(records[name], ())
 
-    found = overlaps({name: rows for name, (rows, _) in lists.items()}, paths_of)
-    assert found == [
+    assert overlaps(tops, files) == [
         Overlap("<data>/bin/tool", {"one": "aa      ", "two": "bb      "}),
         Overlap("<data>/etc/x", {"four": "bb      ", "three": "aa      "}),
         Overlap("a.py", {"one": "aaaaaaaa", "three": "aaaaaaaa", "two": "bbbbbbbb"}),
         Overlap("b.py", {"four": "bb      ", "three": "aa      "}),
     ]
-    assert sorted(asked) == ["four", "one"]
+    assert asked == ["four", "one", "three", "two"]
+
+
+def test_files_that_record_does_not_list_as_they_are() -> None:
+    records = {"one": b"a/x.py,sha256=aa,1\na/y.py,sha256=aa,1\n", "two": b"b/x.py,sha256=aa,1\na/y.py,sha256=bb,1\n"}
+    wrong: list[tuple[str, str | None]] = [("a/x.py", "ff" * 32), ("a/y.py", None)]
+    tops = {"one": wheel_summary(records["one"], (), None)[1], "two": wheel_summary(records["two"], wrong, None)[1]}
+    files = {"one": contents_of(records["one"], ()), "two": contents_of(records["two"], wrong)}
+    assert tops == {"one": {"a"}, "two": {"a", "b"}}
+    assert overlaps(tops, files.__getitem__) == [Overlap("a/x.py", {"one": "aa      ", "two": "________"})]

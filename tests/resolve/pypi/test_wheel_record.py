@@ -9,6 +9,8 @@ import zipfile
 from collections.abc import Mapping
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from envspec.models import WrongRow
 from envspec.resolve.pypi.index.file_metadata import BadRemoteWheel, WheelRecord, read_metadata, read_record
@@ -79,14 +81,15 @@ def test_rows_that_contradict_the_directory(listed: str, expected: tuple[WrongRo
 
 _Time = tuple[int, int, int, int, int, int]
 RECORDED = (2026, 5, 25, 6, 24, 54)
+LATER = (2026, 5, 25, 6, 24, 56)
 
 
 @pytest.mark.parametrize(
     ("recorded", "changed", "count", "is_found"),
     [
-        (RECORDED, (2026, 5, 25, 6, 24, 56), 1, True),
-        (RECORDED, (2026, 5, 25, 6, 24, 56), 20, True),
-        (RECORDED, (2026, 5, 25, 6, 24, 56), 21, False),
+        (RECORDED, LATER, 1, True),
+        (RECORDED, LATER, 20, True),
+        (RECORDED, LATER, 21, False),
         (RECORDED, RECORDED, 1, False),
         (RECORDED, (2026, 5, 24, 23, 59, 58), 1, False),
         # Times that some build tools write.
@@ -134,3 +137,40 @@ def test_a_file_that_is_not_as_its_directory_says_has_no_hash(offset: int, form:
     if broken != data:
         with pytest.raises(BadRemoteWheel):
             record_of(broken)
+
+
+USUAL = ["a.py", "a/b.so", "a/c.so", "d", "e.txt"]
+ODD = ["a", "a/", "./a.py", "e//f", "a.pyc", "x.data/scripts/a", "\xfc", "\ufffd"]
+CHANGES = ["", "size", "left out", "only listed", "later"]
+ODD_CHANGES = ["", "hash", "md5", "none", "twice"]
+MEMBERS = st.lists(st.tuples(st.sampled_from(USUAL), st.sampled_from(CHANGES)), max_size=4)
+ODD_MEMBERS = st.lists(st.tuples(st.sampled_from(USUAL + ODD), st.sampled_from(CHANGES + ODD_CHANGES)), max_size=4)
+
+
+@given(MEMBERS | ODD_MEMBERS, st.booleans(), st.sampled_from(["\n", "\r\n"]))
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_both_ways_to_compare_agree(members: list[tuple[str, str]], has_time: bool, end: str) -> None:
+    """A quote in RECORD, which changes nothing, keeps it from the fast reader."""
+    time = RECORDED if has_time else (2026, 5, 25, 0, 0, 0)
+    rows = ""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for path, change in members:
+            content = path.encode()
+            if change != "only listed":
+                archive.writestr(zipfile.ZipInfo(path, LATER if change == "later" else time), content)
+            # A wrong size beside a right hash changes nothing.
+            wrong_hash = record_digest(b"other")
+            digests = {**dict.fromkeys(["hash", "size", "later"], wrong_hash), "md5": "md5=aa", "none": ""}
+            listed = f"{path},{digests.get(change, record_digest(content))},{len(content) + (change == 'size')}{end}"
+            if not path.endswith("/"):
+                rows += {"left out": "", "twice": 2 * listed}.get(change, listed)
+        archive.writestr(zipfile.ZipInfo(f"{INFO}/METADATA", time), "Name: tiny\n")
+    found = []
+    for own in (f"{INFO}/RECORD,,", f'"{INFO}/RECORD",,'):
+        whole = io.BytesIO(buffer.getvalue())
+        with zipfile.ZipFile(whole, "a") as archive:
+            record = rows + row(f"{INFO}/METADATA", b"Name: tiny\n", 11) + own + end
+            archive.writestr(zipfile.ZipInfo(f"{INFO}/RECORD", time), record)
+        found.append(record_of(whole.getvalue()).wrong)
+    assert found[0] == found[1]

@@ -440,7 +440,7 @@ def _put_record(store: Store, sha256: str, record: WheelRecord | None) -> None:
     if record is None:
         store.put_record(sha256, None)
     else:
-        store.put_record(sha256, record.content, list(map(astuple, record.wrong)))
+        store.put_record(sha256, record.content, list(map(astuple, record.wrong)), record.rows)
 
 
 def _check_release(metadata: bytes, filename: str) -> None:

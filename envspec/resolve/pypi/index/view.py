@@ -457,8 +457,8 @@ class View:
     def overlaps(self, files: Mapping[str, ListedFile]) -> list[Overlap]:
         """Files that these packages install differently, as far as `record_digest` has read them."""
         store = self._client.store
-        known = {name: store.wheel_files(file.sha256 or "") for name, file in files.items()}
-        return overlaps(known, lambda name: store.wheel_paths(files[name].sha256 or ""))
+        tops = {name: store.wheel_tops(file.sha256 or "") for name, file in files.items()}
+        return overlaps(tops, lambda name: store.wheel_files(files[name].sha256 or ""))
 
     def rank(self, filename: str) -> int | None:
         return self._ranks.rank(filename)
