@@ -87,6 +87,8 @@ def test_both_readers_agree(record: bytes) -> None:
     hashed = [entry for entry in entries if entry.algorithm]
     assert [(path.decode(), int(size)) for _, path, size in rows] == [(each.path, each.size_bytes) for each in hashed]
     assert tops == {each.path.partition("/")[0] for each in hashed}
+    # A file that does not exist keeps it from the fast reader.
+    assert contents_of(record, []) == contents_of(record, [("missing", None)])
 
 
 @given(records(), st.lists(st.tuples(PATHS, st.sampled_from([None, "00" * 32])), max_size=2))
