@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from urllib.parse import unquote
 
-from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpResponseParser
 from isal import isal_zlib
 
 from envspec.io import http_settings
@@ -71,14 +71,13 @@ class _Answer:
     status: int = 0
     received: int = 0
     body_bytes: int = 0
-    is_checked: bool = False
     is_complete: bool = False
 
     def add_header(self, name: bytes, value: bytes) -> None:
-        # Behind the last chunk, too.
-        if self.status:
-            raise NotPlain("a header after the head")
-        key, text = name.decode("ascii").lower(), value.decode("ascii")
+        # They may follow the last chunk, too.
+        if self.status or not (name.isascii() and value.isascii()):
+            raise NotPlain("a header behind the head, or not in ASCII")
+        key, text = name.decode().lower(), value.decode()
         if key in self.fields:
             if key in _SINGLE:
                 raise NotPlain(f"{key} twice")
@@ -87,7 +86,6 @@ class _Answer:
 
     def check_head(self, version: str) -> None:
         """Raises NotPlain, or what `admit` raises."""
-        self.is_checked = True
         length, coding = self.fields.get("content-length"), self.fields.get("transfer-encoding")
         size = None if length is None else int(length)
         if version != "1.1" or not self._is_plain_status() or "upgrade" in self.fields:
@@ -96,10 +94,10 @@ class _Answer:
             raise NotPlain(f"content encoding {self._encoding}")
         if self.status != 304 and (coding or "").lower() != ("chunked" if size is None else ""):
             raise NotPlain("the answer has no length")
-        if self.status != 304 and (size or 0) > self.max_bytes:
-            raise NotPlain("the answer is too large")
         if self.admit is not None:
             self.admit(self.status, size)
+        if self.status != 304 and (size or 0) > self.max_bytes:
+            raise NotPlain("the answer is too large")
 
     def unpacked(self) -> tuple[bytes, bytes | None]:
         """The body, and as it was sent if that was with gzip."""
@@ -172,11 +170,12 @@ class _Connection(asyncio.Protocol):
                 raise NotPlain("the head is too long")
             if answer.received > 2 * answer.max_bytes + _HEAD_BYTES:
                 raise NotPlain("most of the answer is not its body")
-            if answer.status and not answer.is_checked:
-                answer.check_head(self._parser.get_http_version())
+        except HttpParserCallbackError as error:
+            # Of one of the methods below.
+            self._fail(error.__context__ or NotPlain(str(error)))
         except (HttpParserError, HttpParserUpgrade) as error:
             self._fail(NotPlain(str(error)))
-        except Exception as error:
+        except NotPlain as error:
             self._fail(error)
         else:
             if answer.is_complete:
@@ -201,6 +200,7 @@ class _Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         if self._answer is not None:
             self._answer.status = self._parser.get_status_code()
+            self._answer.check_head(self._parser.get_http_version())
 
     def on_body(self, data: bytes) -> None:
         if self._answer is not None:
@@ -224,14 +224,14 @@ class _Connection(asyncio.Protocol):
         else:
             self._watch()
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         self._transport.abort()
         answer, self._answer = self._answer, None
         if answer is not None:
             _settle(answer.done, error)
 
 
-def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
+def _settle(done: asyncio.Future[None], error: BaseException | None) -> None:
     # It may be cancelled meanwhile.
     if done.done():
         return
