@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
+from enum import Enum
 from pathlib import Path
 from statistics import median
 from typing import IO, Final
@@ -75,6 +76,25 @@ def clean(environ: Mapping[str, str], *, home: Path, proxy: str | None = None) -
     }
 
 
+def default_index() -> str:
+    """The default index's simple pages, as pip names them: the address is not written down here."""
+    from pip._internal.models.index import PyPI
+
+    return PyPI.simple_url.rstrip("/") + "/"
+
+
+def use_realtime() -> None:
+    """Run this process and all that it starts before the machine's other work (SCHED_FIFO).
+
+    Raises:
+        NotHere: it is not permitted.
+    """
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    except PermissionError as error:
+        raise NotHere("real-time priority is not permitted: run as root, or without --realtime") from error
+
+
 def proxies() -> dict[str, str]:
     """This process's own proxy variables, for what is fetched before anything is measured."""
     return {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
@@ -127,6 +147,13 @@ def module(name: str, *words: str) -> Iterator[tuple[int, int]]:
 # -------------------------------------------------------------------------------------------------- a command's cost
 
 
+class Watch(Enum):
+    """What is measured of a run: sampling memory takes time, most from programs with many threads."""
+
+    MEMORY = "memory, too"
+    TIME = "time alone"
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What one run cost.
@@ -135,6 +162,7 @@ class Cost:
     peak_bytes: largest sum of the resident sets of the tree, sampled; pages that two processes share count twice.
     own_bytes: the same without mapped files, which the system can take back, and without forks that have not executed
     a program, which show their parent's memory.
+    rest_bytes: the resident sets without such forks and without the programs that the caller left out.
     exit_code: None if the limit ended it. output: the last lines of stderr, or of stdout if stderr is empty.
     """
 
@@ -142,6 +170,7 @@ class Cost:
     cpu_s: float
     peak_bytes: int
     own_bytes: int
+    rest_bytes: int
     exit_code: int | None
     output: str
 
@@ -150,10 +179,20 @@ class Cost:
         return self.exit_code == 0
 
 
-def run(command: Command, *, cwd: Path, env: Mapping[str, str], limit_s: float, stdout: Path | None = None) -> Cost:
+def run(
+    command: Command,
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    limit_s: float,
+    stdout: Path | None = None,
+    watch: Watch = Watch.MEMORY,
+    without: Collection[str] = (),
+) -> Cost:
     """Run a command to its end or its limit, then end what it left behind of its process group.
 
-    stdout: a file for the standard output, if that is the tool's result.
+    stdout: a file for the standard output, if that is the tool's result. without: names of programs that
+    `Cost.rest_bytes` leaves out.
     """
     with tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as out:
         target = out if stdout is None else stdout.open("wb")
@@ -167,7 +206,8 @@ def run(command: Command, *, cwd: Path, env: Mapping[str, str], limit_s: float, 
             stderr=err,
             start_new_session=True,
         )
-        peak_bytes, own_bytes, is_ended = _watch(process.pid, started + limit_s)
+        peaks = Peaks(without)
+        is_ended = _watch(process.pid, started + limit_s, peaks if watch is Watch.MEMORY else None)
         if not is_ended:
             _end_group(process.pid)
         _, status, used = os.wait4(process.pid, 0)
@@ -178,27 +218,47 @@ def run(command: Command, *, cwd: Path, env: Mapping[str, str], limit_s: float, 
             target.close()
         output = _tail(err) or _tail(out)
     code = process.returncode if is_ended else None
-    return Cost(wall_s, used.ru_utime + used.ru_stime, peak_bytes, own_bytes, code, output)
+    return Cost(wall_s, used.ru_utime + used.ru_stime, peaks.resident, peaks.own, peaks.rest, code, output)
 
 
-def _watch(pid: int, until: float) -> tuple[int, int, bool]:
-    """Sample the tree until it ends or `until` (perf_counter): both peaks, and whether it ended."""
+class Peaks:
+    """Of a process tree, in bytes; see `Cost`."""
+
+    def __init__(self, without: Collection[str]) -> None:
+        self.resident = self.own = self.rest = 0
+        self._without = without
+
+    def sample(self, pid: int) -> None:
+        resident = own = rest = 0
+        for process in (pid, *descendants(pid)):
+            its_resident, its_own = memory_of(process)
+            resident += its_resident
+            own += its_own
+            if its_own and self._without and _program_of(process) not in self._without:
+                rest += its_resident
+        self.resident, self.own, self.rest = max(self.resident, resident), max(self.own, own), max(self.rest, rest)
+
+
+def _watch(pid: int, until: float, peaks: Peaks | None) -> bool:
+    """Wait, taking samples of the tree, until it ends or `until` (perf_counter): whether it ended."""
     ended = os.pidfd_open(pid)
     poll = select.poll()
     poll.register(ended, select.POLLIN)
-    peak_bytes = own_bytes = samples = 0
+    samples = 0
     try:
         # Waiting comes first: before its exec the child still shows this process's own memory.
-        while time.perf_counter() < until:
-            if poll.poll((_FIRST_SAMPLE_S if samples < _FIRST_SAMPLES else _SAMPLE_S) * 1000):
-                return peak_bytes, own_bytes, True
-            found = [memory_of(process) for process in (pid, *descendants(pid))]
-            peak_bytes = max(peak_bytes, sum(resident for resident, _ in found))
-            own_bytes = max(own_bytes, sum(own for _, own in found))
+        while (left_s := until - time.perf_counter()) > 0:
+            wait_s = left_s
+            if peaks is not None:
+                wait_s = _FIRST_SAMPLE_S if samples < _FIRST_SAMPLES else _SAMPLE_S
+            if poll.poll(wait_s * 1000):
+                return True
+            if peaks is not None:
+                peaks.sample(pid)
             samples += 1
     finally:
         os.close(ended)
-    return peak_bytes, own_bytes, False
+    return False
 
 
 def descendants(pid: int, but: Collection[int] = ()) -> list[int]:
@@ -224,6 +284,13 @@ def memory_of(pid: int) -> tuple[int, int]:
     except (OSError, IndexError, ValueError):
         return 0, 0
     return resident * _PAGE_BYTES, 0 if flags & _NOT_YET_A_PROGRAM else (resident - shared) * _PAGE_BYTES
+
+
+def _program_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _end_group(pid: int) -> None:
@@ -264,7 +331,8 @@ class Sample:
 
 def sampled(subject: str, tool: str, scenario: str, turn: int, cost: Cost, **figures: float | None) -> Sample:
     """A sample of a command's cost. figures: further ones; None for what was not measured."""
-    found = {"wall_s": round(cost.wall_s, 4), "cpu_s": round(cost.cpu_s, 4), "peak_bytes": cost.peak_bytes, **figures}
+    peak_bytes = cost.peak_bytes or None
+    found = {"wall_s": round(cost.wall_s, 4), "cpu_s": round(cost.cpu_s, 4), "peak_bytes": peak_bytes, **figures}
     known = {name: value for name, value in found.items() if value is not None}
     return Sample(subject, tool, scenario, turn, known, cost.exit_code, "" if cost.is_done else published(cost.output))
 
@@ -323,9 +391,18 @@ class Results:
         return median(known) if known else None
 
     def ratio(self, subject: str, tool: str, reference: str, scenario: str, what: str = "wall_s") -> float | None:
-        """A tool's median over the reference's in the same scenario."""
-        own, other = (self.mid(subject, name, scenario, what) for name in (tool, reference))
-        return own / other if own is not None and other else None
+        """The median of the ratios within the rounds: what slows a machine down slows both runs of a pair."""
+        own, other = (self._by_round(subject, name, scenario, what) for name in (tool, reference))
+        ratios = [value / other[turn] for turn, value in own.items() if other.get(turn)]
+        return median(ratios) if ratios else None
+
+    def _by_round(self, subject: str, tool: str, scenario: str, what: str) -> dict[int, float]:
+        wanted = (subject, tool, scenario, 0)
+        found = {}
+        for sample in self.samples:
+            if (sample.subject, sample.tool, sample.scenario, sample.exit_code) == wanted and what in sample.figures:
+                found[sample.round] = sample.figures[what]
+        return found
 
     def tools_of(self, subject: str) -> list[str]:
         return list(dict.fromkeys(sample.tool for sample in self.samples if sample.subject == subject))
@@ -358,17 +435,16 @@ class Results:
     def _goals(self) -> list[str]:
         if not self.goals:
             return ["None could be measured."]
-        rows = [
-            [
-                goal.what,
-                goal.subject,
-                f"{goal.measured:.2f}",
-                f"{'>=' if goal.at_least else '<='} {goal.bound:g} {goal.unit}",
-                "met" if goal.is_met else "MISSED",
-            ]
-            for goal in self.goals
-        ]
-        return table(["goal", "on", "measured", "bound", "verdict"], rows)
+        found: dict[tuple[str, str], list[Goal]] = {}
+        for goal in self.goals:
+            bound = f"{'>=' if goal.at_least else '<='} {goal.bound:g} {goal.unit}"
+            found.setdefault((goal.what, bound), []).append(goal)
+        rows = []
+        for (what, bound), goals in found.items():
+            measured = ", ".join(f"{goal.subject} {goal.measured:.3g}" for goal in goals)
+            missed = [goal.subject for goal in goals if not goal.is_met]
+            rows.append([what, bound, measured, f"MISSED: {', '.join(missed)}" if missed else "met"])
+        return table(["goal", "bound", "measured", "verdict"], rows)
 
     def _failures(self) -> list[str]:
         lines = [

@@ -1,32 +1,32 @@
 """Locks the same stacks with envspec and its peers, side by side in one run: `python -m bench.lock --help`.
 
-Four scenarios for each tool and stack. cold: empty caches. warm: the same request again, its result deleted.
-one package added: a name that no cache has yet, the old result in place. nothing changed: the result in place; the
-tool's own command for it if there is one.
+Scenarios of each tool and stack, in this order. cold: empty caches. again: the same request, its result in place.
+check: the tool's own command that checks its result. one package added: a package that no cache has, the old result in
+place. On the recorded index all but the third follow once more with pages that caches have to request again, as a day
+later. Tools that take long, and all tools on the real index, are run cold alone.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Final
 
-from bench import proxy, recorded_index
 from bench.harness import (
     Absence,
+    Command,
     Cost,
     Goal,
     NotHere,
     Results,
-    clean,
+    Watch,
     names_of,
     parser_of,
     published,
@@ -35,347 +35,365 @@ from bench.harness import (
     say,
     shown,
     table,
-    uv,
+    use_realtime,
 )
-from bench.peers import (
-    ADDED,
-    DEFAULT,
-    PEERS,
-    Command,
-    Job,
-    Pace,
-    Peer,
-    Setup,
-    Stack,
-    family_of,
-    load_stack,
-    pins_of,
-    stack_names,
-)
-from bench.proxy import Proxy
+from bench.peers import ADDED, DEFAULT, FOUR, PEERS, Job, Pace, Peer, Setup, Stack, load_stack, pins_of, stack_names
+from bench.recorded_index import Recorded, running
 
 REFERENCE: Final = "uv pip compile"
 OURS: Final = "envspec"
-COLD, WARM, PLUS, UNCHANGED = SCENARIOS = ("cold", "warm", "one package added", "nothing changed")
-#: Bounds on envspec's time as a multiple of the reference's, and on its memory, MB.
-BOUNDS: Final = {COLD: 1.0, WARM: 0.15, PLUS: 0.5}
-MEMORY_MB: Final = 250
-#: Runs of the commands that take hundredths of a second.
-STARTS: Final = 15
-#: Bound on four platforms, as a multiple of one.
-PLATFORMS: Final = 1.5
-#: The round that is not timed: bytes are counted in it, and what the recorded index lacks is fetched.
-UNTIMED: Final = -1
-#: Added to the stack's name where the index's pages count as stale at once.
+#: Added to a scenario's name if caches have to request the index's pages again.
 LATER: Final = ", a day later"
-#: Of installing a lock, seconds.
-INSTALL_S: Final = 900
+COLD, AGAIN, CHECK, PLUS = "cold", "again", "check", "one package added"
+AGAIN_LATER, PLUS_LATER = AGAIN + LATER, PLUS + LATER
+_FURTHER: Final = (AGAIN, AGAIN_LATER, CHECK, PLUS, PLUS_LATER)
+#: Bounds on envspec's time as a multiple of the reference's, on each stack, and on the median of the stacks.
+TIMES: Final = {COLD: 1.1, AGAIN: 1.0, AGAIN_LATER: 0.15, PLUS: 3.0, PLUS_LATER: 1.0}
+COLD_MEDIAN: Final = 1.0
+#: On the CPU time of a cold lock, as a multiple, and on its memory without uv's, MB.
+CPU: Final = 2.2
+MEMORY_MB: Final = 150
+#: Of a cold lock of four platforms, beside one platform of the reference.
+FOUR_TIMES: Final = 1.7
+FOUR_MB: Final = 220
+#: An interpreter that does nothing, and the CPU times of commands as multiples of its.
+PASS: Final = "python -c pass"
+STARTS: Final = {"--help": 4, "lock --check": 8, "lock --check, empty cache": 25}
+#: Beside the stacks: what takes hundredths of a second.
+STARTS_ALONE: Final = "starts"
+#: Lines of a table without rows.
+_EMPTY: Final = 2
+DOCS: Final = Path(__file__).parent.parent / "docs" / "measurements" / "benchmarks.md"
+#: The round that is not timed: memory is sampled and bytes are counted in it, and the recording is completed.
+UNTIMED: Final = -1
 _HOW: Final = (
-    "Medians over the rounds; the tools take turns within each round. Each tool has a home, a cache and an environment",
-    "of its own. Bytes are counted by a forward proxy on loopback: in a round of its own that is not timed for the",
-    "quick tools, in every run of the slow ones. Peak memory is the sum of the resident sets of the process tree,",
-    "sampled every 20 ms. The recorded index is the default one's pages and metadata on loopback, each answer 20 ms",
-    "late (`bench/recorded_index.py`); its pages are fresh for ten minutes, and `a day later` not at all.",
+    "The tools take turns within each round, and in turns are the first. Seconds are medians over the rounds, ratios",
+    "are medians of the ratios within the rounds. Each tool has a home, a cache and an environment of its own. uv",
+    "resolves for the exact Python and the glibc that envspec resolves for. Memory and bytes are those of a round of",
+    "its own that is not timed (slow tools: of the timed one). Memory is the sum of the processes' resident sets,",
+    "sampled every 20 ms; envspec's is without that of its uv. CPU time is that of all processes. The recorded index",
+    "is the default one's pages and metadata on loopback, each answer 20 ms late (`bench/recorded_index.py`); its",
+    "pages are fresh for ten minutes, and `a day later` not at all.",
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a tool locked for a stack: how many packages, the torch family's versions, and whether they fit together."""
-
-    stack: str
-    tool: str
-    packages: int
-    family: dict[str, str]
-    verdict: str
-    imports: str = "not tried"
-
-
 class Bench:
-    """A run of the benchmark.
+    """A run of the benchmark. recorded: None on the real index.
 
-    proxy: counts the bytes of a round of its own, whose times are left out, and of all runs of slow tools; None for no
-    counting. index: simple pages that replace the default index's.
+    pins: (stack, tool) -> what it locked. fetched: how many answers the recorded index lacked in timed rounds.
     """
 
-    def __init__(self, setup: Setup, counter: Proxy | None, limit_s: float, results: Results, index: str = "") -> None:
-        self.setup, self.proxy, self.limit_s, self.results, self.index = setup, counter, limit_s, results, index
-        self.answers: list[Answer] = []
+    def __init__(self, setup: Setup, recorded: Recorded | None, limit_s: float, results: Results) -> None:
+        self.setup, self.recorded, self.limit_s, self.results = setup, recorded, limit_s, results
+        self.pins: dict[tuple[str, str], dict[str, str]] = {}
+        self.fetched = 0
 
-    def stack(self, stack: Stack, peers: Sequence[Peer], runs: int, slow_runs: int, index: str = "") -> None:
-        """All tools on one stack, taking turns. index: instead of the benchmark's."""
-        jobs = dict(self._jobs(stack, peers, index or self.index))
-        allowed = {Pace.QUICK: runs, Pace.SLOW: slow_runs}
-        if self.proxy is not None or self.index:
-            self._round(stack, {name: job for name, job in jobs.items() if PEERS[name].pace is Pace.QUICK}, UNTIMED)
-        for turn in range(runs):
-            self._round(stack, {name: job for name, job in jobs.items() if turn < allowed[PEERS[name].pace]}, turn)
+    def stack(self, stack: Stack, peers: Iterable[Peer], runs: int, slow_runs: int) -> None:
+        """All tools on one stack."""
+        jobs = dict(self._jobs(stack, peers))
+        quick = {name: job for name, job in jobs.items() if PEERS[name].pace is Pace.QUICK}
+        is_whole = self.recorded is not None and stack.name != FOUR
+        scenarios = (COLD, AGAIN, CHECK, PLUS) if is_whole else (COLD,)
+        for turn in range(UNTIMED, max(runs, slow_runs)):
+            before = self.recorded.counts().fetched if self.recorded else 0
+            if turn < runs:
+                self._round(quick, turn, scenarios)
+                if is_whole and self.recorded:
+                    later = {name: replace(job, index=self.recorded.later_url) for name, job in quick.items()}
+                    self._round(later, turn, (COLD, AGAIN, PLUS), LATER)
+            if UNTIMED < turn < slow_runs:
+                self._round({name: job for name, job in jobs.items() if name not in quick}, turn, (COLD,))
+            if turn != UNTIMED and self.recorded:
+                self.fetched += self.recorded.counts().fetched - before
 
-    def imports(self, stack: Stack, peers: Sequence[Peer]) -> None:
-        """Install and import what each tool locked."""
-        for place, answer in enumerate(self.answers):
-            peer = PEERS[answer.tool]
-            if answer.stack == stack.name and peer in peers and answer.family:
-                python, folder = self.setup.python(stack.python), self.setup.root / "imports"
-                outcome = try_out(self._kept(peer, stack), python, folder)
-                say(f"{answer.stack:12} {answer.tool:26} imports: {outcome}")
-                self.answers[place] = replace(answer, imports=outcome)
-
-    def platforms(self, stack: Stack, runs: int) -> None:
-        """Four platforms against one, both cold."""
-        one = replace(stack.on("linux-64"), name="four: linux-64 alone")
-        for turn in range(UNTIMED if self.index else 0, runs):
-            for request in (one, stack):
-                try:
-                    job = self.setup.job(PEERS[OURS], request, self.index)
-                except NotHere as why:
-                    self.results.absences.append(Absence(request.name, OURS, COLD, str(why)))
-                    return
-                self._turn(PEERS[OURS], job, COLD, turn)
-        alone, four = (self.results.mid(name, OURS, COLD) for name in (one.name, stack.name))
-        if alone and four:
-            self.results.goals.append(
-                Goal("four platforms, time", stack.name, four / alone, PLATFORMS, "x one platform")
-            )
-
-    def starts(self, stack: Stack) -> None:
-        """CPU time of `--help` and `lock --check` against an interpreter that does nothing."""
+    def starts(self, stack: Stack, runs: int) -> None:
+        """CPU time of `--help` and of `lock --check`, where the cache knows the lock and where it is empty."""
         peer = PEERS[OURS]
-        job = self.setup.job(peer, stack, self.index)
-        commands: dict[str, Command] = {
-            "pass": [sys.executable, "-c", "pass"],
-            "--help": [job.bin / "envspec", "--help"],
+        job = self.setup.job(peer, stack)
+        peer.prepare(job)
+        made = self._run(peer, job, peer.lock(job), Watch.TIME)
+        if not made.is_done:
+            self.results.absences.append(Absence("starts", OURS, "all", f"no lock: {published(made.output)}"))
+            return
+        check = [*peer.lock(job), "--check"]
+        empty = replace(job, cache=job.cache.with_name("empty"))
+        commands: dict[str, tuple[Job, Command]] = {
+            PASS: (job, [sys.executable, "-c", "pass"]),
+            "--help": (job, [job.bin / "envspec", "--help"]),
+            "lock --check": (job, check),
+            "lock --check, empty cache": (empty, check),
         }
-        self._prepare(peer, job, COLD, stack)
-        if self._run(peer, job, peer.lock(job)).is_done and peer.again is not None:
-            commands["lock --check"] = peer.again(job)
-        else:
-            self.results.absences.append(Absence(stack.name, OURS, "lock --check, CPU", "there is no lock to check"))
-        spent: dict[str, list[float]] = {name: [] for name in commands}
-        for _ in range(STARTS):
-            for name, command in commands.items():
-                cost = self._run(peer, job, command)
-                if cost.is_done:
-                    spent[name].append(cost.cpu_s)
-        base = median(spent.pop("pass"))
-        for name, seconds in spent.items():
-            if seconds:
-                ratio = median(seconds) / base
-                self.results.goals.append(Goal(f"`{name}`, CPU", stack.name, ratio, 8, "x `python -c pass`"))
+        for turn in range(UNTIMED, runs):
+            for name in _in_turn(commands, turn):
+                job, command = commands[name]
+                shutil.rmtree(empty.cache, ignore_errors=True)
+                cost = self._run(peer, job, command, Watch.TIME)
+                if turn != UNTIMED:
+                    self.results.note(sampled("starts", name, "CPU", turn, cost))
 
-    def _round(self, stack: Stack, jobs: Mapping[str, Job], turn: int) -> None:
-        failed: set[str] = set()
-        for scenario in SCENARIOS:
-            for name, job in jobs.items():
-                if name in failed:
-                    self.results.absences.append(Absence(stack.name, name, scenario, "its cold run failed"))
-                elif not self._turn(PEERS[name], job, scenario, turn) and scenario == COLD:
-                    failed.add(name)
-
-    def _jobs(self, stack: Stack, peers: Sequence[Peer], index: str) -> Iterator[tuple[str, Job]]:
+    def _jobs(self, stack: Stack, peers: Iterable[Peer]) -> Iterator[tuple[str, Job]]:
         for peer in peers:
             try:
-                job = self.setup.job(peer, stack, index)
+                job = self.setup.job(peer, stack)
             except NotHere as why:
                 self.results.absences.append(Absence(stack.name, peer.name, "all", published(str(why))))
                 continue
             self.results.tools[peer.name] = self.setup.version(peer, job.bin)
             yield peer.name, job
 
-    def _turn(self, peer: Peer, job: Job, scenario: str, turn: int) -> bool:
-        request = job.stack.plus(ADDED[turn % len(ADDED)]) if scenario == PLUS else job.stack
-        self._prepare(peer, job, scenario, request)
-        command = peer.again(job) if peer.again and scenario == UNCHANGED else peer.lock(job)
-        counter = self.proxy if turn == UNTIMED or peer.pace is Pace.SLOW else None
-        before = counter.counts().received if counter else 0
-        cost = self._run(peer, job, command, counter)
-        received = counter.counts().received - before if counter else None
-        sample = sampled(job.stack.name, peer.name, scenario, turn, cost, received_bytes=received)
+    def _round(self, jobs: Mapping[str, Job], turn: int, scenarios: Sequence[str], later: str = "") -> None:
+        """later: added to the scenarios' names."""
+        left = dict(jobs)
+        for scenario in scenarios:
+            for name in _in_turn(left, turn):
+                peer, job = PEERS[name], left[name]
+                if scenario == CHECK and peer.check is None:
+                    continue
+                if not self._turn(peer, job, scenario, turn, later) and scenario == COLD:
+                    why = "its cold run failed"
+                    self.results.absences.append(Absence(job.stack.name, name, "all but cold", why))
+                    del left[name]
+
+    def _turn(self, peer: Peer, job: Job, scenario: str, turn: int, later: str) -> bool:
+        if scenario == COLD:
+            shutil.rmtree(job.folder)
+            shutil.rmtree(job.cache.parent)
+            job.folder.mkdir()
+            job.cache.mkdir(parents=True)
+            peer.prepare(job)
+        elif scenario == PLUS:
+            peer.prepare(replace(job, stack=job.stack.plus(ADDED)))
+        command = peer.lock(job)
+        if scenario == CHECK and peer.check:
+            command = peer.check(job)
+        is_quick_timed = peer.pace is Pace.QUICK and turn != UNTIMED
+        before = self.recorded.counts().sent if self.recorded else 0
+        cost = self._run(peer, job, command, Watch.TIME if is_quick_timed else Watch.MEMORY)
+        figures: dict[str, float] = {}
+        if not is_quick_timed:
+            figures["rest_bytes"] = cost.rest_bytes
+            if self.recorded:
+                figures["received_bytes"] = self.recorded.counts().sent - before
+        sample = sampled(job.stack.name, peer.name, scenario + later, turn, cost, **figures)
         if turn == UNTIMED:
-            # The proxy takes part of a core.
-            sample = replace(sample, figures={} if received is None else {"received_bytes": received})
+            sample = replace(sample, figures=figures)
         self.results.note(sample)
         if cost.is_done and scenario == COLD:
-            self._keep(peer, job)
+            self.pins[job.stack.name, peer.name] = pins_of(job.folder / peer.result)
         return cost.is_done
 
-    def _prepare(self, peer: Peer, job: Job, scenario: str, request: Stack) -> None:
-        """Bring folder, result and caches into the scenario's state."""
-        shutil.rmtree(job.folder)
-        job.folder.mkdir()
-        if scenario == COLD:
-            shutil.rmtree(job.cache.parent, ignore_errors=True)
-        job.cache.mkdir(parents=True, exist_ok=True)
-        peer.prepare(replace(job, stack=request))
-        if scenario in (PLUS, UNCHANGED):
-            _copy(self._kept(peer, job.stack), job.folder / peer.result)
-
-    def _keep(self, peer: Peer, job: Job) -> None:
-        """Keep the result of a cold run: later scenarios start from it, and its pins are part of the report."""
-        kept = self._kept(peer, job.stack)
-        shutil.rmtree(kept.parent, ignore_errors=True)
-        kept.parent.mkdir(parents=True)
-        _copy(job.folder / peer.result, kept)
-        locked = pins_of(kept)
-        family = family_of(locked)
-        answer = Answer(job.stack.name, peer.name, len(locked), family, verdict_on(family))
-        others = [known for known in self.answers if (known.stack, known.tool) != (answer.stack, answer.tool)]
-        self.answers = [*others, answer]
-
-    def _kept(self, peer: Peer, stack: Stack) -> Path:
-        return self.setup.root / "kept" / f"{stack.name}-{peer.name}" / peer.result
-
-    def _run(self, peer: Peer, job: Job, command: Command, counter: Proxy | None = None) -> Cost:
-        environ = self.setup.environ(peer, job, counter.url if counter else None)
-        return run(command, cwd=job.folder, env=environ, limit_s=self.limit_s)
+    def _run(self, peer: Peer, job: Job, command: Command, watch: Watch) -> Cost:
+        environ = self.setup.environ(peer, job)
+        without = (peer.engine,)
+        return run(command, cwd=job.folder, env=environ, limit_s=self.limit_s, watch=watch, without=without)
 
 
-def try_out(result: Path, python: Path, folder: Path) -> str:
-    """Install what was locked and import its torch family: `yes`, or what failed. folder: deleted afterwards.
-
-    A CUDA build of torch imports on a machine without a GPU. An environment takes 2 to 8 GB.
-    """
-    locked = pins_of(result)
-    if several := [name for name, version in locked.items() if "|" in version]:
-        return f"not tried: {len(several)} names have several versions in this universal lock"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    # Exactly the pins, without their dependencies: what is tested is the lock, not another resolution.
-    (folder / "pins").write_text("".join(f"{name}=={version}\n" for name, version in sorted(locked.items())))
-    own = folder / "venv" / "bin" / "python"
-    commands: dict[str, Command] = {
-        "does not install": [uv(), "venv", "-q", "--python", python, folder / "venv"],
-        "does not install: ": [uv(), "pip", "install", "-q", "--no-deps", "--python", own, "-r", folder / "pins"],
-        "no": [own, "-c", "; ".join(f"import {name}" for name in family_of(locked))],
-    }
-    try:
-        for failure, command in commands.items():
-            done = run(command, cwd=folder, env=clean(os.environ, home=folder), limit_s=INSTALL_S)
-            if not done.is_done:
-                return f"{failure.rstrip(': ')}: {published((done.output or 'no message').splitlines()[-1], 200)}"
-        return "yes"
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def _in_turn(names: Iterable[str], turn: int) -> list[str]:
+    """Forwards and backwards in turns: a machine's speed drifts."""
+    return sorted(names, reverse=bool(turn % 2))
 
 
-def verdict_on(family: Mapping[str, str]) -> str:
-    """Whether locked versions of the torch family can be imported together, by what is known of their builds.
-
-    torchaudio up to 2.10 is built for the torch of its own minor version, whatever its metadata says; torchtext 0.18.0,
-    the last, for torch 2.3. Source: imports that were tried (docs and `--imports`).
-    """
-    torch, audio, text = (family.get(name, "").split("+")[0] for name in ("torch", "torchaudio", "torchtext"))
-    faults = []
-    if audio and _minor(audio) != _minor(torch) and _minor(torch) < (2, 11):
-        faults.append(f"torchaudio {audio} beside torch {torch}")
-    if text and _minor(torch) >= (2, 4):
-        faults.append(f"torchtext {text} beside torch {torch}")
-    return "; ".join(faults) or ("coherent" if torch else "")
+# ------------------------------------------------------------------------------------------------------------ results
 
 
-def goals(results: Results, stacks: Iterable[str]) -> list[Goal]:
-    """The goals that compare with the reference, for each stack that both could lock."""
-    found = []
+def goals(results: Results, stacks: Sequence[str]) -> Iterator[Goal]:
+    """envspec beside the reference, on each stack that both could lock. stacks: of one platform."""
+    for scenario, bound in TIMES.items():
+        ratios = _ratios(results, stacks, scenario)
+        if scenario == COLD and ratios:
+            yield Goal(f"{scenario}, time", "median", median(ratios.values()), COLD_MEDIAN, f"x {REFERENCE}")
+        for stack, ratio in ratios.items():
+            yield Goal(f"{scenario}, time", stack, ratio, bound, f"x {REFERENCE}")
+    for stack, ratio in _ratios(results, stacks, COLD, "cpu_s").items():
+        yield Goal("cold, CPU", stack, ratio, CPU, f"x {REFERENCE}")
+    yield from _memory_goals(results, stacks, MEMORY_MB)
+    for stack, ratio in _ratios(results, [FOUR], COLD).items():
+        yield Goal("four platforms, cold, time", stack, ratio, FOUR_TIMES, f"x {REFERENCE} of one")
+    yield from _memory_goals(results, [FOUR], FOUR_MB)
+    for command, bound in STARTS.items():
+        found = results.ratio("starts", command, PASS, "CPU", "cpu_s")
+        if found is not None:
+            yield Goal(f"`{command}`, CPU", "starts", found, bound, f"x `{PASS}`")
+
+
+def _ratios(results: Results, stacks: Iterable[str], scenario: str, what: str = "wall_s") -> dict[str, float]:
+    found = {}
     for stack in stacks:
-        for scenario, bound in BOUNDS.items():
-            ratio = results.ratio(stack, OURS, REFERENCE, scenario)
-            if ratio is not None:
-                found.append(Goal(f"{scenario}, time", stack, ratio, bound, f"x {REFERENCE}"))
-        peak = results.mid(stack, OURS, COLD, "peak_bytes")
-        if peak is not None:
-            found.append(Goal("cold, peak memory", stack, peak / 1e6, MEMORY_MB, "MB"))
+        ratio = results.ratio(stack, OURS, REFERENCE, scenario, what)
+        if ratio is not None:
+            found[stack] = ratio
     return found
 
 
-def stack_table(results: Results, answers: Sequence[Answer], stack: str) -> list[str]:
-    head = ["tool", "cold s", "x uv", "CPU s", "MB read", "peak MB", "warm s", "x uv", "added s", "x uv", "unchanged s"]
+def _memory_goals(results: Results, stacks: Iterable[str], bound: float) -> Iterator[Goal]:
+    for stack in stacks:
+        peak = results.mid(stack, OURS, COLD, "rest_bytes")
+        if peak is not None:
+            yield Goal("cold, peak memory without uv's", stack, peak / 1e6, bound, "MB")
+
+
+def pair_table(results: Results, stacks: Iterable[str]) -> list[str]:
+    """envspec beside the reference: a row for each stack."""
+    scenarios = (AGAIN, AGAIN_LATER, PLUS, PLUS_LATER)
+    rows = []
+    for stack in stacks:
+        seconds = [shown(results.mid(stack, tool, COLD)) for tool in (REFERENCE, OURS)]
+        ratios = [shown(results.ratio(stack, OURS, REFERENCE, COLD, what)) for what in ("wall_s", "cpu_s")]
+        ratios += [shown(results.ratio(stack, OURS, REFERENCE, scenario)) for scenario in scenarios]
+        memory = [shown(results.mid(stack, tool, COLD, "rest_bytes"), ".0f", 1e-6) for tool in (REFERENCE, OURS)]
+        rows.append([stack, ", ".join(seconds), *ratios, ", ".join(memory)])
+    head = ["stack", "cold: uv, envspec, s", "x", "CPU x", *(f"{scenario}, x" for scenario in scenarios)]
+    return table([*head, "peak memory: uv, envspec, MB"], rows)
+
+
+def peer_table(results: Results, stacks: Sequence[str]) -> list[str]:
+    """Cold locks of all tools: seconds, and as multiples of the reference's."""
+    tools = dict.fromkeys(tool for stack in stacks for tool in results.tools_of(stack))
+    rows = []
+    for tool in tools:
+        cells = []
+        for stack in stacks:
+            seconds, ratio = results.mid(stack, tool, COLD), results.ratio(stack, tool, REFERENCE, COLD)
+            cells.append("-" if seconds is None else f"{shown(seconds)} ({shown(ratio, '.3g')})")
+        rows.append([tool, *cells])
+    return table(["tool", *(f"{stack}, s (x)" for stack in stacks)], rows)
+
+
+def pin_table(pins: Mapping[tuple[str, str], Mapping[str, str]]) -> list[str]:
+    """Where the reference and envspec locked other versions. torchaudio's metadata allows more than its build."""
+    rows = []
+    for stack, tool in pins:
+        if tool != OURS or (stack, REFERENCE) not in pins:
+            continue
+        own, other = pins[stack, OURS], pins[stack, REFERENCE]
+        changed = [
+            f"{name} {other.get(name, '-')}, {own.get(name, '-')}"
+            for name in sorted(own.keys() | other.keys())
+            if own.get(name) != other.get(name)
+        ]
+        verdicts = [verdict_on(found) for found in (other, own)]
+        rows.append([stack, f"{len(other)}, {len(own)}", "; ".join(changed) or "none", *verdicts])
+    head = ["stack", "packages: uv, envspec", "other pins: uv, envspec", "torch family of uv", "of envspec"]
+    return table(head, rows)
+
+
+def verdict_on(pins: Mapping[str, str]) -> str:
+    """Whether locked versions of the torch family can be imported together, by what is known of their builds.
+
+    torchaudio up to 2.10 is built for the torch of its own minor version, whatever its metadata says; torchtext 0.18.0,
+    the last, for torch 2.3. Source: imports that were tried (bench/results/lock-2026-11-20-imports.md).
+    """
+    torch, audio, text = (pins.get(name, "").split("+")[0] for name in ("torch", "torchaudio", "torchtext"))
+    faults = []
+    if audio and _minor(audio) != _minor(torch) and _minor(torch) < (2, 11):
+        faults.append(f"torchaudio {audio} with torch {torch}: its import fails")
+    if text and _minor(torch) >= (2, 4):
+        faults.append(f"torchtext {text} with torch {torch}: its import fails")
+    return "; ".join(faults) or ("coherent" if torch else "-")
+
+
+def stack_table(results: Results, pins: Mapping[tuple[str, str], Mapping[str, str]], stack: str) -> list[str]:
+    """All figures of one stack."""
+    head = ["tool", "cold s", "CPU s", "MB read", "peak MB", *(f"{name} s" for name in _FURTHER), "packages", "family"]
     rows = []
     for tool in results.tools_of(stack):
-        answer = next((found for found in answers if (found.stack, found.tool) == (stack, tool)), None)
-        cells = [
-            cell
-            for scenario in (COLD, WARM, PLUS)
-            for cell in (
-                shown(results.mid(stack, tool, scenario)),
-                shown(results.ratio(stack, tool, REFERENCE, scenario)),
-            )
-        ]
-        cold = [
-            shown(results.mid(stack, tool, COLD, what), form, scale)
-            for what, form, scale in (("cpu_s", ".2f", 1), ("received_bytes", ".1f", 1e-6), ("peak_bytes", ".0f", 1e-6))
-        ]
-        locked = [str(answer.packages), answer.verdict, answer.imports] if answer else ["-", "no lock", "-"]
-        rows.append([tool, *cells[:2], *cold, *cells[2:], shown(results.mid(stack, tool, UNCHANGED)), *locked])
-    return table([*head, "packages", "family", "imports"], rows)
+        cells = [shown(results.mid(stack, tool, COLD, what)) for what in ("wall_s", "cpu_s")]
+        cells += [shown(results.mid(stack, tool, COLD, what), ".1f", 1e-6) for what in ("received_bytes", "rest_bytes")]
+        cells += [shown(results.mid(stack, tool, scenario), ".3f") for scenario in _FURTHER]
+        locked = pins.get((stack, tool), {})
+        rows.append([tool, *cells, str(len(locked)), verdict_on(locked)])
+    return table(head, rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; 0 when it ran, 1 when a goal that could be measured is missed."""
-    options = _options().parse_args(arguments)
+    options = _read(arguments)
+    stated: dict[str, object] = {name: getattr(options, name) for name in _STATED}
+    results = Results("Locking, side by side", stated, notes={name: PEERS[name].note for name in options.tools})
+    with ExitStack() as opened:
+        recorded, setup = None, Setup(options.home)
+        try:
+            if options.realtime:
+                use_realtime()
+            if options.index == "recorded":
+                tls = options.home / "tls" if options.tls else None
+                recorded = opened.enter_context(running(options.home / "recording", tls))
+                setup = Setup(options.home, recorded.url, recorded.certificate)
+        except NotHere as why:
+            raise SystemExit(f"error: {why}") from None
+        bench = Bench(setup, recorded, options.limit, results)
+        peers = [PEERS[name] for name in options.tools]
+        for name in options.stacks:
+            if name == STARTS_ALONE:
+                bench.starts(load_stack("s29"), options.runs)
+            elif name == FOUR:
+                bench.stack(load_stack(name), [PEERS[REFERENCE], PEERS[OURS]], options.runs, 0)
+            else:
+                bench.stack(load_stack(name), peers, options.runs, options.slow_runs)
+    if recorded:
+        stated["answers that the recording lacked"] = bench.fetched
+    if bench.fetched:
+        say(f"{bench.fetched} answers were not in the recording: run again for times that compare")
+    return _write(results, bench, options)
+
+
+def _read(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = _options()
+    options = parser.parse_args(arguments)
+    if options.tls and options.index == "real":
+        parser.error("--tls: the real index has TLS")
     if options.quick:
         options.tools, options.stacks, options.runs = [REFERENCE, OURS], ["s29", "g"], 3
-    options.home.mkdir(parents=True, exist_ok=True)
-    results = Results(
-        "Locking, side by side",
-        {name: getattr(options, name) for name in ("runs", "slow_runs", "limit", "index", "bytes", "quick")},
-        notes={name: PEERS[name].note for name in options.tools},
-    )
-    with ExitStack() as opened:
-        counter, recorded = None, None
-        if options.index == "recorded":
-            recorded = opened.enter_context(recorded_index.running(options.home / "recording"))
-            # The others fetch wheels, which are not recorded.
-            options.tools = [name for name in options.tools if PEERS[name].pace is Pace.QUICK]
-        elif options.bytes == "proxy":
-            counter = opened.enter_context(proxy.running())
-        bench = Bench(Setup(options.home), counter, options.limit, results, recorded.url if recorded else "")
-        _measure(bench, options, recorded.stale_url if recorded else "")
-        if recorded and (fetched := recorded.fetched()):
-            say(f"{fetched} answers were not in the recording: run again for times that compare")
-            results.facts["fetched"] = fetched
-    stacks = dict.fromkeys(sample.subject for sample in results.samples)
-    results.goals[:0] = goals(results, [name for name in stacks if name.removesuffix(LATER) in options.stacks])
-    results.facts["answers"] = [asdict(answer) for answer in bench.answers]
-    sections = {stack: stack_table(results, bench.answers, stack) for stack in stacks}
-    return results.write(options.output, f"lock-{options.label}", results.page(sections, _HOW))
+    return options
 
 
-def _measure(bench: Bench, options: argparse.Namespace, later: str) -> None:
-    peers = [PEERS[name] for name in options.tools]
-    for name in options.stacks:
-        stack = load_stack(name)
-        bench.stack(stack, peers, options.runs, options.slow_runs)
-        if later:
-            bench.stack(replace(stack, name=stack.name + LATER), peers, options.runs, 0, later)
-        if options.imports:
-            bench.imports(stack, peers)
-    if OURS in options.tools:
-        bench.starts(load_stack(options.stacks[-1]))
-        if not options.quick:
-            bench.platforms(load_stack("four"), options.runs)
+def _write(results: Results, bench: Bench, options: argparse.Namespace) -> int:
+    stacks = [name for name in options.stacks if name not in (FOUR, STARTS_ALONE)]
+    results.goals = list(goals(results, stacks))
+    results.facts["pins"] = {f"{stack}, {tool}": found for (stack, tool), found in bench.pins.items()}
+    summary = {
+        "envspec and uv": pair_table(results, [name for name in options.stacks if name != STARTS_ALONE]),
+        "All tools, cold": peer_table(results, stacks),
+        "Pins": pin_table(bench.pins),
+    }
+    details = {stack: stack_table(results, bench.pins, stack) for stack in stacks}
+    summary = {heading: lines for heading, lines in summary.items() if len(lines) > _EMPTY}
+    page = results.page({**summary, **details}, _HOW)
+    if options.docs:
+        _put_into(DOCS, "recorded with TLS" if options.tls else options.index, page, 1 + len(summary))
+    return results.write(options.output, f"lock-{options.label}", page)
+
+
+def _put_into(document: Path, part: str, page: str, sections: int) -> None:
+    """Replace a part of a document, between its marker and the end's, by so many sections of the page."""
+    summary = page.split("\n", 2)[2].split("\n## ")[: 1 + sections]
+    # In bold: headings of one name on one page have no anchors of their own.
+    found = "".join(re.sub("(.*)", r"\n**\1**", section, count=1) for section in summary[1:])
+    options = page[page.index("\nOptions: ") :].split("\n")[1]
+    marker = re.compile(f"(<!-- bench.lock: {part} -->\n).*?(<!-- end -->)", re.DOTALL)
+    text = document.read_text(encoding="utf-8")
+    text = marker.sub(lambda match: f"{match[1]}\n{summary[0]}{found}\n{options}\n\n{match[2]}", text)
+    document.write_text(text, encoding="utf-8")
+
+
+_STATED: Final = ("runs", "slow_runs", "limit", "index", "tls", "realtime")
 
 
 def _options() -> argparse.ArgumentParser:
-    parser = parser_of("lock", __doc__, "envspec-bench", "tools and caches")
-    add, stacks = parser.add_argument, stack_names()
-    tools = list(dict.fromkeys((REFERENCE, OURS, *PEERS)))
-    add("--tools", type=names_of(PEERS), default=tools, metavar="A,B", help=", ".join(tools))
-    add("--stacks", type=names_of(stacks), default=list(DEFAULT), metavar="A,B", help=", ".join(stacks))
-    add("--runs", type=int, default=5, help="rounds of the quick tools (5)")
+    parser = parser_of("lock", __doc__, "envspec-bench", "tools, caches and the recording")
+    add, stacks = parser.add_argument, [*stack_names(), STARTS_ALONE]
+    default = [*DEFAULT, FOUR, STARTS_ALONE]
+    add("--tools", type=names_of(PEERS), default=list(PEERS), metavar="A,B", help=", ".join(PEERS))
+    add("--stacks", type=names_of(stacks), default=default, metavar="A,B", help=", ".join(stacks))
+    add("--runs", type=int, default=9, help="rounds of the quick tools (9)")
     add("--slow-runs", type=int, default=1, help="rounds of the slow ones (1)")
     add("--limit", type=float, default=1200, help="seconds after which a run is ended and reported (1200)")
     add("--quick", action="store_true", help="uv and envspec alone, 3 rounds of s29 and g")
-    add("--imports", action="store_true", help="install each result and import it: 2 to 8 GB each, one at a time")
     add("--index", choices=("recorded", "real"), default="recorded", help="a recording on loopback, or the real one")
-    add("--bytes", choices=("proxy", "none"), default="proxy", help="count bytes, or leave the proxy out")
+    add("--tls", action="store_true", help="the recorded index with TLS and a certificate of its own")
+    add("--realtime", action="store_true", help="before all other work of the machine (SCHED_FIFO; needs root)")
+    add("--docs", action="store_true", help="also write the tables into docs/measurements/benchmarks.md")
     return parser
-
-
-def _copy(source: Path, target: Path) -> None:
-    if source.is_dir():
-        shutil.copytree(source, target)
-    else:
-        shutil.copy2(source, target)
 
 
 def _minor(version: str) -> tuple[int, ...]:

@@ -13,31 +13,38 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 import tomlkit
 from packaging.utils import canonicalize_name
 
-from bench.harness import NotHere, clean, uv
+from bench.harness import NotHere, clean, default_index, uv
 from envspec.documents import parse_toml
+from envspec.facts import load_facts
+from envspec.models import Target
+from envspec.spec.load import parse_spec
+from envspec.spec.targets import targets_of
 
 Command = list[str | Path]
 
 # ------------------------------------------------------------------------------------------------------------- stacks
 
 FOLDER: Final = Path(__file__).parent / "stacks"
-DEFAULT: Final = ("s26", "s27", "s28", "s29", "g")
-#: Small, and asked for by none of the stacks: one is added each round, so that none is in a cache when its turn comes.
-ADDED: Final = ("humanize", "toolz", "inflection", "sortedcontainers", "iniconfig", "blinker", "itsdangerous", "roman")
+DEFAULT: Final = ("s26", "s27-no-text", "s28", "s29", "g")
+#: One request for four platforms, which tools of one platform lock for linux-64.
+FOUR: Final = "four"
+#: Small, and in none of the stacks.
+ADDED: Final = "humanize"
 
 
 @dataclass(frozen=True)
 class Stack:
-    """One request. spec: the text of envspec's spec, from which the peers' requests are made."""
+    """One request. spec: the text of envspec's spec, from which the other tools' requests are made."""
 
     name: str
     spec: str
@@ -46,6 +53,13 @@ class Stack:
     def python(self) -> str:
         """A series."""
         return str(parse_toml(self.spec)["env"]["python"])
+
+    @cached_property
+    def target(self) -> Target:
+        """What envspec locks linux-64 for: the exact Python and the glibc."""
+        spec = parse_spec(self.spec, self.name, datetime.now(timezone.utc))
+        targets, _ = targets_of(spec, load_facts())
+        return targets[0]
 
     @property
     def as_of(self) -> datetime:
@@ -59,15 +73,8 @@ class Stack:
 
     def plus(self, requirement: str) -> Stack:
         """The same request with one more package."""
-        return self._with("pip", "dependencies", [*self.requirements, requirement])
-
-    def on(self, *platforms: str) -> Stack:
-        """The same request for other platforms."""
-        return self._with("env", "platforms", list(platforms))
-
-    def _with(self, table: str, key: str, value: list[str]) -> Stack:
         document = tomlkit.parse(self.spec)
-        document[table][key] = value
+        document["pip"]["dependencies"] = [*self.requirements, requirement]
         return Stack(self.name, tomlkit.dumps(document))
 
 
@@ -84,7 +91,7 @@ def stack_names() -> list[str]:
 
 
 class Pace(Enum):
-    """How often a tool is run: a slow one goes through its scenarios once (`--slow-runs`)."""
+    """How often a tool is run: a slow one `--slow-runs` times, with empty caches only."""
 
     QUICK = "quick"
     SLOW = "slow"
@@ -123,8 +130,8 @@ class Peer:
     """A tool in one way of using it.
 
     packages: what its own environment holds, of the stack's Python. result: what it writes in the job's folder.
-    again: what says that nothing changed, where there is another command for it. environ: variables it needs.
-    note: what its numbers cannot be compared in.
+    check: its command that checks the result, if it has one. environ: variables it needs.
+    engine: a program that it runs and whose memory is measured apart. note: what makes its numbers hard to compare.
     """
 
     name: str
@@ -132,10 +139,11 @@ class Peer:
     result: str
     prepare: Callable[[Job], None]
     lock: Callable[[Job], Command]
-    again: Callable[[Job], Command] | None = None
+    check: Callable[[Job], Command] | None = None
     environ: Callable[[Job], Mapping[str, str]] = lambda _: {}
     pace: Pace = Pace.QUICK
     interpreter: Interpreter = Interpreter.SERIES
+    engine: str = ""
     note: str = ""
 
 
@@ -156,10 +164,6 @@ def _uv_project(job: Job) -> None:
 
 
 def _poetry_project(job: Job) -> None:
-    _pyproject(job, "[tool.poetry]\npackage-mode = false\n")
-
-
-def _poetry_project_with_source(job: Job) -> None:
     source = f'[[tool.poetry.source]]\nname = "index"\nurl = "{job.index}"\npriority = "primary"\n'
     _pyproject(job, f"[tool.poetry]\npackage-mode = false\n{source}")
 
@@ -169,12 +173,14 @@ def _envspec_spec(job: Job) -> None:
 
 
 def _uv_compile(job: Job) -> Command:
+    glibc = job.stack.target.glibc
+    assert glibc is not None
     return [
         job.bin / "uv",
         *("pip", "compile", "requirements.in", "-o", "requirements.txt", "--quiet"),
         *("--generate-hashes", "--only-binary", ":all:", "--exclude-newer", job.as_of),
-        *("--python", job.python, "--python-version", job.stack.python, "--python-platform", "x86_64-manylinux_2_39"),
-        *("--cache-dir", job.cache),
+        *("--python", job.python, "--python-version", job.stack.target.python.version),
+        *("--python-platform", f"x86_64-manylinux_{glibc[0]}_{glibc[1]}", "--cache-dir", job.cache),
     ]
 
 
@@ -186,45 +192,41 @@ def _pip_compile(job: Job) -> Command:
     return [
         job.bin / "pip-compile",
         *("requirements.in", "-o", "requirements.txt", "--quiet", "--generate-hashes", "--strip-extras"),
-        *("--no-emit-index-url", "--cache-dir", job.cache / "pip-tools"),
+        *("--no-emit-index-url", "--cache-dir", job.cache / "pip-tools", "--uploaded-prior-to", job.as_of),
         "--pip-args=--only-binary=:all:",
     ]
 
 
-def _pip_compile_best(job: Job) -> Command:
+def _pip_compile_fast(job: Job) -> Command:
     return [*_pip_compile(job)[:-1], "--pip-args=--only-binary=:all: --use-feature=fast-deps"]
 
 
 def _pip_lock(job: Job) -> Command:
-    return [job.bin / "pip", "lock", "--quiet", "-r", "requirements.in", "-o", "pylock.toml", "--only-binary", ":all:"]
+    return [
+        job.bin / "pip",
+        *("lock", "--quiet", "-r", "requirements.in", "-o", "pylock.toml", "--only-binary", ":all:"),
+        *("--uploaded-prior-to", job.as_of),
+    ]
 
 
 def _envspec_lock(job: Job) -> Command:
     return [job.bin / "envspec", "lock", "spec.toml", "--output", job.folder / "lock"]
 
 
-def _pip(name: str, package: str, result: str, lock: Callable[[Job], Command], note: str = "") -> Peer:
-    def environ(job: Job) -> Mapping[str, str]:
-        return {"PIP_CACHE_DIR": str(job.cache / "pip")}
+def _envspec_environ(job: Job) -> Mapping[str, str]:
+    # Of a checkout that is not the installed one.
+    checkout = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
+    return {"ENVSPEC_CACHE_DIR": str(job.cache), **checkout}
 
-    return Peer(name, (package,), result, _requirements_in, lock, None, environ, Pace.SLOW, note=f"{_TODAY}{note}")
+
+def _pip_environ(job: Job) -> Mapping[str, str]:
+    # pip-compile looks for the index's JSON pages next to this address.
+    return {"PIP_CACHE_DIR": str(job.cache / "pip"), "PIP_INDEX_URL": job.index.rstrip("/")}
 
 
-def _poetry(name: str, prepare: Callable[[Job], None], note: str) -> Peer:
-    def environ(job: Job) -> Mapping[str, str]:
-        return {"POETRY_CACHE_DIR": str(job.cache), "POETRY_VIRTUALENVS_CREATE": "false", "POETRY_NO_INTERACTION": "1"}
-
-    return Peer(
-        name,
-        ("poetry",),
-        "poetry.lock",
-        prepare,
-        lambda job: [job.bin / "poetry", "lock", "--no-ansi"],
-        lambda job: [job.bin / "poetry", "check", "--lock"],
-        environ,
-        Pace.SLOW,
-        note=f"{_TODAY}; universal; {note}",
-    )
+def _pip(name: str, package: str, result: str, lock: Callable[[Job], Command]) -> Peer:
+    note = "resolves for the Python that runs it: the stack's series, the machine's patch"
+    return Peer(name, (package,), result, _requirements_in, lock, environ=_pip_environ, pace=Pace.SLOW, note=note)
 
 
 def _pdm_environ(job: Job) -> Mapping[str, str]:
@@ -237,18 +239,22 @@ def _pdm_environ(job: Job) -> Mapping[str, str]:
     }
 
 
-_TODAY: Final = "resolves for today, not for the stack's `as_of`"
+def _poetry_environ(job: Job) -> Mapping[str, str]:
+    age = datetime.now(timezone.utc) - job.stack.as_of
+    return {
+        "POETRY_CACHE_DIR": str(job.cache),
+        "POETRY_VIRTUALENVS_CREATE": "false",
+        "POETRY_NO_INTERACTION": "1",
+        "POETRY_SOLVER_MIN_RELEASE_AGE": str(age.days + 1),
+    }
+
+
+_UNIVERSAL: Final = "universal: all platforms in one lock"
 
 _ALL: Final = (
     Peer("uv pip compile", ("uv",), "requirements.txt", _requirements_in, _uv_compile, interpreter=Interpreter.ANY),
     Peer(
-        "uv lock",
-        ("uv",),
-        "uv.lock",
-        _uv_project,
-        _uv_lock,
-        lambda job: [*_uv_lock(job), "--check"],
-        note="universal: all platforms in one lock",
+        "uv lock", ("uv",), "uv.lock", _uv_project, _uv_lock, lambda job: [*_uv_lock(job), "--check"], note=_UNIVERSAL
     ),
     Peer(
         "envspec",
@@ -257,24 +263,32 @@ _ALL: Final = (
         _envspec_spec,
         _envspec_lock,
         lambda job: [*_envspec_lock(job), "--check"],
-        lambda job: {"ENVSPEC_CACHE_DIR": str(job.cache)},
+        _envspec_environ,
         interpreter=Interpreter.ANY,
+        engine="uv",
     ),
-    _pip("pip-compile", "pip-tools", "requirements.txt", _pip_compile, "; plain flags"),
-    _pip("pip-compile (best flags)", "pip-tools", "requirements.txt", _pip_compile_best, "; `--use-feature=fast-deps`"),
+    _pip("pip-compile", "pip-tools", "requirements.txt", _pip_compile),
+    _pip("pip-compile with fast-deps", "pip-tools", "requirements.txt", _pip_compile_fast),
     _pip("pip lock", "pip", "pylock.toml", _pip_lock),
-    _poetry("poetry", _poetry_project, "its default source, which needs the index's JSON interface"),
-    _poetry("poetry (simple pages)", _poetry_project_with_source, "the same index as a source of simple pages"),
+    Peer(
+        "poetry",
+        ("poetry",),
+        "poetry.lock",
+        _poetry_project,
+        lambda job: [job.bin / "poetry", "lock", "--no-ansi"],
+        environ=_poetry_environ,
+        pace=Pace.SLOW,
+        note=f"{_UNIVERSAL}; its cutoff is a number of days, up to one day before the stack's `as_of`",
+    ),
     Peer(
         "pdm",
         ("pdm[locked]",),
         "pdm.lock",
         _pyproject,
-        lambda job: [job.bin / "pdm", "lock", "--quiet"],
-        lambda job: [job.bin / "pdm", "lock", "--quiet", "--check"],
-        _pdm_environ,
-        Pace.SLOW,
-        note=f"{_TODAY} (its `--exclude-newer` finds nothing on an index that dates HTML pages only)",
+        lambda job: [job.bin / "pdm", "lock", "--quiet", "--exclude-newer", job.as_of],
+        environ=_pdm_environ,
+        pace=Pace.SLOW,
+        note=_UNIVERSAL,
     ),
 )
 PEERS: Final[Mapping[str, Peer]] = {peer.name: peer for peer in _ALL}
@@ -317,14 +331,22 @@ def _toml_pins(file: Path) -> dict[str, str]:
 # ------------------------------------------------------------------------------------- interpreters and environments
 
 
+_CERTIFICATES: Final = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
+
+
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Everything lies under `root`; tools are kept between runs, homes and caches are not."""
+    """Everything is under `root`; tools are kept between runs, homes and caches are not.
+
+    index: simple pages of all jobs. certificate: the only one that tools trust; None for the machine's.
+    """
 
     root: Path
+    index: str = field(default_factory=default_index)
+    certificate: Path | None = None
 
-    def job(self, peer: Peer, stack: Stack, index: str = "") -> Job:
-        """A fresh folder and an installed tool. index: simple pages that replace the default index's.
+    def job(self, peer: Peer, stack: Stack) -> Job:
+        """A fresh folder and an installed tool.
 
         Raises:
             NotHere: no interpreter of the stack's series, or the tool does not install.
@@ -335,11 +357,14 @@ class Setup:
         for part in ("project", "home"):
             (folder / part).mkdir(parents=True)
         tools = self._tool(peer, python)
-        return Job(stack, folder / "project", folder / "home" / "cache", python, tools, index or default_index())
+        return Job(stack, folder / "project", folder / "home" / "cache", python, tools, self.index)
 
-    def environ(self, peer: Peer, job: Job, proxy: str | None) -> Mapping[str, str]:
-        """Variables of a measured command. proxy: URL of the counting proxy, None for the direct way."""
-        base = clean(os.environ, home=job.folder.parent / "home", proxy=proxy)
+    def environ(self, peer: Peer, job: Job) -> Mapping[str, str]:
+        """Variables of a measured command."""
+        base = clean(os.environ, home=job.folder.parent / "home")
+        if self.certificate is not None:
+            base |= dict.fromkeys(_CERTIFICATES, str(self.certificate))
+            base.pop("SSL_CERT_DIR", None)
         path = os.pathsep.join([str(job.bin), base.get("PATH", os.defpath)])
         names = ("ENVSPEC_DEFAULT_INDEX", "UV_DEFAULT_INDEX") if job.index != default_index() else ()
         own = {**dict.fromkeys(names, job.index), **peer.environ(job)}
@@ -393,13 +418,6 @@ class Setup:
 def own_python() -> Path:
     """The interpreter behind this environment: a virtual environment is a poor base for others."""
     return Path(getattr(sys, "_base_executable", sys.executable))
-
-
-def default_index() -> str:
-    """The default index's simple pages, as pip names them: the address is not written down here."""
-    from pip._internal.models.index import PyPI
-
-    return PyPI.simple_url.rstrip("/") + "/"
 
 
 def _slug(text: str) -> str:
