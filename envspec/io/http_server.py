@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
-#: Of the system's queue of connections that are not accepted yet.
-BACKLOG: Final = 256
+from envspec.io.loopback import BACKLOG
+
 #: What handlers answer; to other methods `NOT_ALLOWED`.
 METHODS: Final = frozenset({"GET", "HEAD"})
 _VERSIONS: Final = frozenset({"1.0", "1.1"})
@@ -279,12 +279,10 @@ class _Connection(asyncio.Protocol):
 
     def expire(self) -> None:
         """End, since the client is too slow."""
-        if self._is_last or self._writable is not None:
-            self.transport.abort()
-        elif self._head_bytes:
+        if self._head_bytes and not self._is_last and self._writable is None:
             self._refuse(408)
         else:
-            self.transport.close()
+            self.transport.abort()
 
     def _refuse(self, status: int) -> None:
         if not self._is_last:
@@ -334,7 +332,10 @@ class _Connection(asyncio.Protocol):
             self.transport.abort()
         except Exception as error:
             self._fail(request, error)
+        if self._writable is not None:
+            await self._writable
         self.task = None
+        self.waits_since = self._loop.time()
         while self._queue and self.task is None:
             self._answer(self._queue.popleft())
 

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from envspec.errors import UnfitMachine
-from envspec.io.http_server import BACKLOG
 
+#: How many connections wait until they are accepted.
+BACKLOG: Final = 256
 _USER: Final = "envspec"
 
 

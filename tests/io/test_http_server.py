@@ -6,9 +6,10 @@ import asyncio
 import re
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -447,6 +448,34 @@ def test_slow_clients() -> None:
             await asyncio.sleep(1)
             full.writer.transport.resume_reading()
             assert len(await ends(full)) < 20 * len(LARGE)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_ready", [False, True], ids=["later", "at once"])
+def test_answers_that_are_not_read_are_not_prepared(is_ready: bool) -> None:
+    prepared: list[str] = []
+
+    def large(request: Request) -> Answer | Coroutine[Any, Any, Answer]:
+        async def later() -> Answer:
+            prepared.append(request.target)
+            return Answer(200, LARGE)
+
+        if is_ready and request.target == "/first":
+            return Answer(200, LARGE * 4)
+        return later()
+
+    async def run() -> None:
+        async with served(large) as connect:
+            client = await connect()
+            client.writer.transport.pause_reading()
+            client.sends(b"/first", *[b"/"] * 20)
+            await asyncio.sleep(0.3)
+            assert len(prepared) < 4
+            client.writer.transport.resume_reading()
+            for _ in range(21):
+                status, body = await client.answer()
+                assert (status, body[: len(LARGE)]) == (200, LARGE)
 
     asyncio.run(run())
 
