@@ -25,13 +25,15 @@ import shutil
 import tempfile
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from itertools import count, islice
 from pathlib import Path
 from random import Random
 from typing import Final
+
+from envspec.structs import replace
 
 # ----------------------------------------------------------------------------------------------- packages and records
 

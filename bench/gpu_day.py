@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ sys.path.insert(0, str(ROOT))
 
 from envspec.conformance.checks import CHECKS  # noqa: E402
 from envspec.conformance.request import SEED, SuiteRequest  # noqa: E402
+from envspec.structs import replace  # noqa: E402
 
 RUN: Final = ROOT / "envspec/conformance/run.py"
 #: Checks that measure speed, for baselines.

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Final
@@ -62,6 +62,7 @@ from bench.image_tools import (
     Tool,
     specs,
 )
+from envspec.structs import replace
 
 COLD: Final = "build + push, empty caches"
 CACHED: Final = "build + push, wheels in the tool's cache"

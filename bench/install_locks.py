@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +26,7 @@ from envspec.lockfile.document import load
 from envspec.lockfile.export.requirements import requirements_name
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import SPEC, Platform, Resolution
+from envspec.structs import replace
 
 LIMIT_S: Final = 1200
 INSTALLERS: Final = ("envspec", "uv", "pip")

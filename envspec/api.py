@@ -12,12 +12,12 @@ import io
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal, TextIO, TypeAlias
 
 from envspec.context import Context
 from envspec.lockfile.folder import NamedLock, named_lock
+from envspec.structs import replace
 
 if TYPE_CHECKING:
     from envspec.conformance.request import Nodes

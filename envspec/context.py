@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from envspec.io.confine_types import Unconfined
 from envspec.io.http_types import Timeouts
+from envspec.structs import replace
 
 if TYPE_CHECKING:
     from envspec.io.cache import FolderInUse

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
+from msgspec import Struct
+
 from envspec import names
 from envspec.reasons import Reason, Why
+from envspec.structs import replace
 
 #: The index that uv and pip use when nothing else is said. Its address is never written to a lock.
 DEFAULT_INDEX: Final = "default"
@@ -79,8 +82,7 @@ class CudaVersion:
         return f"cu{self.major}{self.minor}"
 
 
-@dataclass(frozen=True, slots=True)
-class Python:
+class Python(Struct, frozen=True):
     """The exact Python of a target, and where it comes from.
 
     source: `standalone` (url and sha256 given), `system` (Debian/Ubuntu's own package), `conda`,
@@ -97,8 +99,7 @@ class Python:
         return ".".join(self.version.split(".")[:2])
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """One environment to resolve for: everything that markers and wheel tags depend on.
 
     glibc: newest glibc that a wheel may need (the base image's), None off Linux.
@@ -111,8 +112,7 @@ class Target:
     macos: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """A choice that was made, why, and where the fact behind it comes from.
 
     what: a dotted key such as `python`, `cuda.release`, `image.flavor`, `driver.minimum`.
@@ -125,8 +125,7 @@ class Decision:
     platform: Platform | None = None
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Override:
+class Override(Struct, frozen=True, order=True):
     """Versions of the spec that replace what packages require of one.
 
     requirement: the versions, and the markers of the platforms on which they count.
@@ -143,8 +142,7 @@ class Override:
         return f"removed: {self.requirement}" if self.removed else self.requirement
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Commit:
+class Commit(Struct, frozen=True, order=True):
     """The commit that is locked of a git repository.
 
     requirement: of the spec.
@@ -158,8 +156,7 @@ class Commit:
     ref: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class WheelFile:
+class WheelFile(Struct, frozen=True):
     """One row: the one file that is locked for a package on a platform.
 
     index: `default`, a `[[pip.index]]` name, `pytorch-cu126` and the like, `url`, `git` or `local`.
@@ -178,8 +175,7 @@ class WheelFile:
     hash: Line = ""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Dependent:
+class Dependent(Struct, frozen=True, order=True):
     """What requires a package, and with which requirement. name: a package, or SPEC.
 
     replaces: what the package's metadata has instead, if an override of the spec replaces it.
@@ -208,16 +204,14 @@ def dependents_of(
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(Struct, frozen=True):
     """A candidate that was rejected, and why."""
 
     version: str
     why: Why
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltWheel:
+class BuiltWheel(Struct, frozen=True):
     """The wheel that a build of the locked sdist or commit gave, the same wherever it is built."""
 
     filename: WheelName
@@ -243,8 +237,7 @@ class Unbuilt(Enum):
         return "requirements as stated in the sdist, compared at the first build"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class WrongRow:
+class WrongRow(Struct, frozen=True, order=True):
     """A file that the RECORD of its wheel lists with another size, without a hash, or not at all.
 
     path: as in SharedFiles. sha256: of the file in the wheel; None if RECORD lists it and the wheel
@@ -255,8 +248,7 @@ class WrongRow:
     sha256: Sha256 | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Package:
+class Package(Struct, frozen=True):
     """A pinned package on one platform. built: the wheel of a source, once it has been built: then `file` is an sdist,
     or for `git` and `local` the same wheel. unbuilt: of an sdist that is built without compilers, if nothing could
     confine its build where it was locked; None also for one that must be compiled, which `lock --image` builds.
@@ -286,8 +278,7 @@ class Package:
         return self.built or self.file
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Provided:
+class Provided(Struct, frozen=True, order=True):
     """A Python package that a conda package installs. name: in PEP 503's form. version: PEP 440's."""
 
     name: Name
@@ -298,8 +289,7 @@ class Provided:
 CONDA_REASONS: Final = ("provides", "required_by", "rejected", "preferred")
 
 
-@dataclass(frozen=True, slots=True)
-class CondaPackage:
+class CondaPackage(Struct, frozen=True):
     """A pinned conda package on one platform: its channel's row, whole, and why it is here.
 
     channel: what the spec calls its channel. url: where its archive is, without credentials. subdir: the platform's or
@@ -340,8 +330,7 @@ class CondaPackage:
         return f"{self.name}-{self.version}-{self.build}"
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelPart:
+class ChannelPart(Struct, frozen=True):
     """The part of a channel's repodata that a lock was made from.
 
     records: their number. sha256: over the files of repodata, see `envspec.resolve.conda.channels.part_sha256`.
@@ -351,8 +340,7 @@ class ChannelPart:
     sha256: Sha256
 
 
-@dataclass(frozen=True, slots=True)
-class CondaChannel:
+class CondaChannel(Struct, frozen=True):
     """A channel that was solved from. name: as in the spec. url: its address without credentials, no `/` at the end."""
 
     name: Line
@@ -360,8 +348,7 @@ class CondaChannel:
     part: ChannelPart | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NamedIndex:
+class NamedIndex(Struct, frozen=True):
     """An index that the spec names: its names come from there and from nowhere else, in builds too.
 
     url: of the simple pages, no `/` at the end; in a lock without credentials. packages: normalised names, or patterns
@@ -377,8 +364,7 @@ class NamedIndex:
     format: Line = ""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class InstalledPackage:
+class InstalledPackage(Struct, frozen=True, order=True):
     """A Python package that is there before the lock's: in the base image, or in the system that it is installed over.
 
     version: PEP 440's, with its label. record_sha256: of the distribution's RECORD, which lists its files by their
@@ -395,8 +381,7 @@ class InstalledPackage:
 PATH_FILE: Final = "envspec.pth"
 
 
-@dataclass(frozen=True, slots=True)
-class OnTopOf:
+class OnTopOf(Struct, frozen=True):
     """What an environment is installed on top of.
 
     source: the base image's name, or the file of `pip.on_top_of`. home: the folder of its Python in the image; empty
@@ -427,8 +412,7 @@ class OnTopOf:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class BuildSettings:
+class BuildSettings(Struct, frozen=True):
     """How a package is built beside the lock's own torch: what the spec's [build.NAME] and the facts say.
 
     requires: beside what its sources require. env: with the GPU architectures. gpu_code: of the wheel, such as `sm_90`.
@@ -457,8 +441,7 @@ FILE_OWNER: Final = "file-owner"
 CONFLICT: Final = "conflict"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class SharedFiles:
+class SharedFiles(Struct, frozen=True, order=True):
     """Files that several packages have with different content.
 
     owner: the package whose files are installed; empty for CONFLICT. others: those whose files are not.
@@ -491,8 +474,7 @@ def wrong_records_of(resolution: Resolution) -> dict[str, dict[str, str | None]]
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class HeldBack:
+class HeldBack(Struct, frozen=True):
     """A package that went years back to make a set fit, although nothing excludes its newer releases.
 
     warning: about it. since: the oldest of its releases that is not years old; empty if there is none.
@@ -540,8 +522,7 @@ class Resolution:
         return next((each for each in self.builds if each.name == name), None)
 
 
-@dataclass(frozen=True, slots=True)
-class GpuCode:
+class GpuCode(Struct, frozen=True):
     """The GPU code that one package's wheel holds on one platform.
 
     variant: `cu128`, `cpu`. sm: SASS, such as `sm_80`. ptx: such as `compute_120`.
@@ -556,8 +537,7 @@ class GpuCode:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class CpuBuild:
+class CpuBuild(Struct, frozen=True):
     """A package that uses no GPU although the spec has `[cuda]`.
 
     package: by PyPI's or conda's name. instead: the requirement that brings CUDA, empty if it is another setting or if
@@ -572,16 +552,14 @@ class CpuBuild:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class GpuCodeFound:
+class GpuCodeFound(Struct, frozen=True, order=True):
     """What the libraries of a wheel hold, from their `.nv_fatbin`: SASS such as `sm_80`, PTX such as `compute_120`."""
 
     sm: tuple[str, ...] = ()
     ptx: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Library:
+class Library(Struct, frozen=True, order=True):
     """An ELF file of a wheel: a library, an extension module, or a program that is linked dynamically.
 
     name: of its file, without the folder. soname: empty if it has none. needed: DT_NEEDED. runpath: folders of
@@ -594,16 +572,14 @@ class Library:
     runpath: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class WheelContent:
+class WheelContent(Struct, frozen=True, order=True):
     """What was read of a wheel's ELF files."""
 
     gpu_code: GpuCodeFound = GpuCodeFound()
     libraries: tuple[Library, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PinnedDigest:
+class PinnedDigest(Struct, frozen=True):
     """The manifest digest of the base image for one platform.
 
     source: `registry`, `recorded`, `spec` or `unresolved` (then digest is None).
@@ -619,8 +595,7 @@ class PinnedDigest:
     created: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BaseImage:
+class BaseImage(Struct, frozen=True):
     """The image that the environment sits on.
 
     repository: `docker.io/nvidia/cuda`. tag: `12.8.1-base-ubuntu24.04`.
@@ -639,8 +614,7 @@ class BaseImage:
         return f"{self.repository}:{self.tag}" if self.tag else self.repository
 
 
-@dataclass(frozen=True, slots=True)
-class Driver:
+class Driver(Struct, frozen=True):
     """Oldest Linux driver that runs the lock.
 
     minimum: by minor-version compatibility. bundled: the driver that the toolkit ships with; PTX needs it.
@@ -652,8 +626,7 @@ class Driver:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
+class Service(Struct, frozen=True):
     """What the container serves. name: `jupyter`, `tensorboard` or `ssh`. logdir: TensorBoard's, below the workdir."""
 
     name: str
@@ -666,8 +639,7 @@ WHEEL: Final = "wheel"
 EDITABLE: Final = "editable"
 
 
-@dataclass(frozen=True, slots=True)
-class ImageSettings:
+class ImageSettings(Struct, frozen=True):
     """The image's content and configuration beside the packages: `[image]`, `[system]` and `[services]`, decided.
 
     workdir: an absolute folder. env: (name, value), sorted. compiler: `apt`, `conda` or `none`. apt: every package that
@@ -693,8 +665,7 @@ class ImageSettings:
         return bool(self.project or self.copy)
 
 
-@dataclass(frozen=True, slots=True)
-class SystemLayer:
+class SystemLayer(Struct, frozen=True):
     """The layer that needs RUN, as it was made once for one platform.
 
     base: digest of the base's manifest on that platform. apt: the requested packages. packages: `name=version` of all
@@ -712,8 +683,7 @@ class SystemLayer:
     undated: tuple[Line, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ImageId:
+class ImageId(Struct, frozen=True):
     """The image that a platform's part of the lock gives. id: the config's digest. pyc: whether it holds bytecode."""
 
     platform: Platform
@@ -721,8 +691,7 @@ class ImageId:
     pyc: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Conformance:
+class Conformance(Struct, frozen=True):
     """What has to be tested inside the image. checks: their names, in the spec's order.
 
     world_size: how many GPUs the distributed ones use, None for all that the machine has.
@@ -732,15 +701,13 @@ class Conformance:
     world_size: Annotated[int | None, "all"] = None
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedFiles:
+class ExportedFiles(Struct, frozen=True):
     """Files of the lock's folder that the spec requires. dockerfile: whether there is a Dockerfile."""
 
     dockerfile: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PlatformCuda:
+class PlatformCuda(Struct, frozen=True):
     """The base image and the driver of a platform whose [cuda] differs from that of the others."""
 
     platform: Platform
@@ -748,8 +715,7 @@ class PlatformCuda:
     driver: Driver | None
 
 
-@dataclass(frozen=True, slots=True)
-class PackageAge:
+class PackageAge(Struct, frozen=True):
     """An age in `[env] package_as_of`, as the spec has it (`7 days ago`), and the time that it meant when locked."""
 
     name: Name
@@ -793,7 +759,7 @@ class Lock:
     conda_as_of: tuple[tuple[Name, datetime], ...] = ()
     channels: tuple[CondaChannel, ...] = ()
     indexes: tuple[NamedIndex, ...] = ()
-    image: ImageSettings = ImageSettings()
+    image: ImageSettings = ImageSettings()  # noqa: RUF009 - a frozen value
     system: tuple[SystemLayer, ...] = ()
     images: tuple[ImageId, ...] = ()
     conformance: Conformance | None = None

@@ -7,12 +7,12 @@ and times; texts of others (the error of a build, `reason` of an override) are v
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True, order=True)
-class Reason:
+
+class Reason(Struct, frozen=True, order=True):
     """One reason.
 
     code: a key of WORDS; of a lock by a newer envspec, perhaps one that this one does not know.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime, time, timedelta, timezone
 from typing import Final
 
@@ -13,6 +12,7 @@ from envspec.models import BaseImage, Decision, ImageSettings
 from envspec.reasons import reason
 from envspec.spec import Compiler, Spec
 from envspec.spec.dates import utc_text
+from envspec.structs import replace
 
 _DAY: Final = timedelta(days=1)
 #: Nobody serves older snapshots than Debian's first.

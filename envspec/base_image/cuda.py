@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Final
+
+from msgspec import Struct, field
 
 from envspec.errors import NoSolution
 from envspec.facts import Facts
@@ -56,8 +57,7 @@ FLAVOR_LIBRARIES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CudaRequest:
+class CudaRequest(Struct, frozen=True):
     """The spec's `[cuda]` table, and its `[image] base`.
 
     version: None for whatever the wheels were built for.
@@ -77,8 +77,7 @@ class CudaRequest:
     as_of: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BaseImagePlan:
+class BaseImagePlan(Struct, frozen=True):
     """The decisions before any registry is contacted.
 
     base_image: None for an environment without CUDA. Its digests are `recorded`, `spec` or `unresolved`.
@@ -128,8 +127,7 @@ class PackageSource(Enum):
     FOUND = "the packages that are there"
 
 
-@dataclass(frozen=True, slots=True)
-class Pin:
+class Pin(Struct, frozen=True):
     """One package. build: `cu128`, `cpu`; None if it is unknown. origin: a wheel's index, a conda package's channel, or
     what has one that is there already.
     """
@@ -244,8 +242,7 @@ _TORCH: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PinnedCuda:
+class PinnedCuda(Struct, frozen=True):
     """A CUDA that the pins name. release: exact (`12.8.1`), None if only the minor is known."""
 
     cuda: CudaVersion
@@ -254,8 +251,7 @@ class PinnedCuda:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class TorchBuild(Pin):
+class TorchBuild(Pin, frozen=True):
     """torch on one platform."""
 
     @property
@@ -270,7 +266,7 @@ class TorchBuild(Pin):
     def __str__(self) -> str:
         """`torch 2.8.0`, `conda-forge's pytorch 2.8.0`, `torch 2.8.0 of nvcr.io/nvidia/pytorch:25.09-py3`."""
         if self.source is PackageSource.FOUND:
-            return super(TorchBuild, self).__str__()
+            return super().__str__()
         return f"{self.channel}'s {self.name} {self.version}" if self.channel else f"torch {self.version}"
 
 
@@ -279,8 +275,7 @@ def _is_library(name: str) -> bool:
     return name.startswith("nvidia-") or name == "cuda-toolkit"
 
 
-@dataclass(frozen=True, slots=True)
-class CudaPins:
+class CudaPins(Struct, frozen=True):
     """What the packages of one platform say about CUDA.
 
     python: its series.
@@ -440,8 +435,7 @@ def _torch_variant(torch: Pin, platform: Platform, cudas: tuple[PinnedCuda, ...]
     return "cpu" if torch.is_default_index and platform.is_linux else None
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(Struct, frozen=True):
     """The CUDA of a lock.
 
     cuda: the minor that the packages are built for.
@@ -609,8 +603,7 @@ def _release_of_spec(request: CudaRequest, pins: Sequence[CudaPins], _: Facts) -
     return Release(request.version, None, Decision("cuda.release", str(request.version), why, "[cuda] version"))
 
 
-@dataclass(frozen=True, slots=True)
-class ImageNeeds:
+class ImageNeeds(Struct, frozen=True):
     """libraries: those that the image has to bring. cudnn: the major version of its cuDNN; None for any."""
 
     libraries: frozenset[str]
@@ -698,8 +691,7 @@ def flavors_to_try(request: CudaRequest, needs: ImageNeeds) -> tuple[Decision, .
     return tuple(flavors)
 
 
-@dataclass(frozen=True, slots=True)
-class SharedLibrary:
+class SharedLibrary(Struct, frozen=True):
     """A library that is installed twice. image_version: None if the image's parts are not known."""
 
     library: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from envspec.base_image.cpu_builds import cuda_instead
 from envspec.base_image.cuda import CudaPins, CudaRequest, GpuNotServed, PackageSource, TorchBuild
@@ -29,8 +30,7 @@ from envspec.reasons import reason
 from envspec.resolve.pypi.found import is_release
 
 
-@dataclass(frozen=True, slots=True)
-class GpuChecks:
+class GpuChecks(Struct, frozen=True):
     """Results for the GPUs of the spec. ptx: names that run only what their driver compiles from PTX."""
 
     decisions: tuple[Decision, ...]
@@ -38,8 +38,7 @@ class GpuChecks:
     ptx: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OtherBuild:
+class OtherBuild(Struct, frozen=True):
     """A torch build with code for certain GPUs. default: it is the default index's build on that platform.
     how: PTX where one of the GPUs runs only what its driver compiles. channel: of conda; empty for a wheel.
     """

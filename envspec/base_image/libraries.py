@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from envspec.facts import Facts
 from envspec.facts.tables import LibraryNeedRow, SystemLibrariesRow, SystemRow
@@ -15,8 +16,7 @@ from envspec.spec import Libraries, Spec, System
 LIBPYTHON: Final = "libpython{series}.so.1.0"
 
 
-@dataclass(frozen=True, slots=True)
-class LibraryGroup:
+class LibraryGroup(Struct, frozen=True):
     """What one package loads. loads: SONAMEs, as far as the base lacks them. apt: packages with them. unknown: those
     of `loads` that no package is known to contain.
     """

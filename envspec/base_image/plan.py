@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
 
 from envspec.base_image.cpu_builds import cpu_build_warning, cpu_builds
 from envspec.base_image.cuda import (
@@ -51,10 +52,10 @@ from envspec.models import (
 from envspec.reasons import Reason, Why, reason, words
 from envspec.spec import Compiler, Libraries, Spec
 from envspec.spec.sections import ProjectInImage
+from envspec.structs import replace
 
 
-@dataclass(frozen=True, slots=True)
-class ImageChoice:
+class ImageChoice(Struct, frozen=True):
     """An image with the reasons for it."""
 
     image: BaseImage

@@ -11,10 +11,11 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
 from datetime import datetime, time, timezone
 from pathlib import Path
 from typing import Final
+
+from msgspec import to_builtins
 
 from envspec.build.reproducible import (
     build_requirements,
@@ -52,6 +53,7 @@ from envspec.io.files import project_files, tree_sha256
 from envspec.io.http_settings import default_index_url
 from envspec.models import BuiltWheel
 from envspec.spec.requirements import GitAddress
+from envspec.structs import replace
 
 #: The same on every machine: some builds write it into their wheel.
 _FOLDER: Final = Path("/tmp")  # noqa: S108 (a private folder below it)
@@ -299,7 +301,7 @@ def _store(request: BuildRequest, key: str, built: Path, cache: Path) -> CachedW
             path.parent.mkdir(exist_ok=True)
             normal.replace(path)
     wheel = BuiltWheel(built.name, sha256, size)
-    JsonCache(cache / "built").write(key, asdict(wheel))
+    JsonCache(cache / "built").write(key, to_builtins(wheel))
     return CachedWheel(wheel, path)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +29,7 @@ from envspec.conformance.checks import CHECKS
 from envspec.conformance.text import first_of
 from envspec.errors import EnvspecError, UnfitMachine, UsageError
 from envspec.report import RECEIPT
+from envspec.structs import replace
 
 if TYPE_CHECKING:
     from envspec.conformance.selection import SuiteSelection

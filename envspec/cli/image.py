@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -29,6 +28,7 @@ from envspec.cli.output import Result, in_formats, plain
 from envspec.cli.progress import TerminalReporter
 from envspec.errors import UsageError
 from envspec.report import IMAGE_DIFF
+from envspec.structs import replace
 
 if TYPE_CHECKING:
     from envspec.context import Context

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from envspec.cli.progress import TerminalReporter
 from envspec.errors import EnvspecError, UsageError
 from envspec.importers import KINDS
 from envspec.report import IMPORT
+from envspec.structs import replace
 
 if TYPE_CHECKING:
     from envspec.context import Context

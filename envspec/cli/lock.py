@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from envspec.cli.progress import TerminalReporter
 from envspec.errors import EnvspecError, StaleLock, UsageError
 from envspec.escaping import visible
 from envspec.resolve import RESOLVERS, SOLVERS
+from envspec.structs import replace
 
 if TYPE_CHECKING:
     from envspec.context import Context

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -50,6 +50,7 @@ from envspec.models import (
 from envspec.names import normalised
 from envspec.origins import PYTORCH
 from envspec.reasons import Why
+from envspec.structs import replace
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 from envspec.base_image.cpu_builds import cpu_build_text, cuda_instead
@@ -30,6 +30,7 @@ from envspec.facts.gpu import (
 from envspec.facts.tables import at_least, numeric
 from envspec.models import CpuBuild, Driver, GpuCode, GpuCodeFound, Lock, Package, Platform, Resolution
 from envspec.reasons import words
+from envspec.structs import replace
 
 
 class FitVerdict(Enum):

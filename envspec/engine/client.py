@@ -16,7 +16,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -26,6 +26,7 @@ from envspec.engine.errors import AddressSource, EngineAddress, EngineError, NoE
 from envspec.escaping import excerpt
 from envspec.models import Platform
 from envspec.registry.reference import Reference, parse
+from envspec.structs import replace
 
 if TYPE_CHECKING:
     import docker

@@ -11,7 +11,7 @@ import json
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +20,7 @@ from envspec.engine.client import EngineInfo
 from envspec.errors import UsageError
 from envspec.models import Lock
 from envspec.names import is_of_the_system
+from envspec.structs import replace
 
 _LOOPBACK: Final = "127.0.0.1"
 #: Docker's default size of /dev/shm.

@@ -21,7 +21,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, cast
 
@@ -29,6 +29,7 @@ from envspec.engine.client import Engine, open_engine, packed_tar, remove_contai
 from envspec.engine.container import ContainerSettings, Terminal, User, create_body, moved_services
 from envspec.engine.errors import EngineError, LimitsRefused, PortTaken
 from envspec.errors import EnvspecError
+from envspec.structs import replace
 
 if TYPE_CHECKING:
     from requests import Response

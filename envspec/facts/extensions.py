@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
+from msgspec import Struct, field
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
@@ -32,8 +32,7 @@ _LABELLED: Final = re.compile(r"(([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*==\s*)([^\s,
 _VARIANT: Final = re.compile(r"cpu|cu\d{3}")
 
 
-@dataclass(frozen=True, slots=True)
-class TorchVariant:
+class TorchVariant(Struct, frozen=True):
     """cuda: None for the CPU alone. new_abi: whether C++ strings are those of 2011 (`cxx11abiTRUE`)."""
 
     version: Version
@@ -41,8 +40,7 @@ class TorchVariant:
     new_abi: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(Struct, frozen=True):
     """What a wheel was built for, as far as its label says it.
 
     torch: a minor version. variant: `cu12`, `cu128`, `cpu`. new_abi: see `TorchVariant`.
@@ -148,8 +146,7 @@ def torch_build(facts: Facts, version: Version, variant: str, platform: Platform
     return TorchVariant(version, cuda, new_abi)
 
 
-@dataclass(frozen=True, slots=True)
-class Extensions:
+class Extensions(Struct, frozen=True):
     """The extensions of one target, whose wheels are chosen by their labels.
 
     facts: without any, nothing is an extension.

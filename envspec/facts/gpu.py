@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
 from enum import Enum
 from typing import Final, NamedTuple
 
+from msgspec import Struct
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
@@ -50,8 +50,7 @@ class UnknownGpu(UsageError):
     code = "unknown-gpu"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ComputeCapability:
+class ComputeCapability(Struct, frozen=True, order=True):
     """9.0 for sm_90."""
 
     major: int

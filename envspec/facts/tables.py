@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from functools import cache, cached_property, lru_cache
 from typing import Any, Final, TypeVar
 
+from msgspec import Struct, field
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
@@ -24,6 +24,7 @@ from envspec.data import DATA, facts_version
 from envspec.errors import UsageError
 from envspec.models import CudaVersion, Platform
 from envspec.names import ARCHITECTURES, normalised
+from envspec.structs import replace
 
 
 def numeric(text: str) -> tuple[int, ...]:
@@ -52,8 +53,7 @@ def at_least(driver: str, needed: str) -> bool:
     return numbers >= numeric(needed)[: len(numbers)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FactRow:
+class FactRow(Struct, frozen=True, kw_only=True):
     """source: where the fact comes from. read: when. confidence: high, medium or low."""
 
     source: str
@@ -61,8 +61,7 @@ class FactRow:
     confidence: str = "high"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorchRelease(FactRow):
+class TorchRelease(FactRow, frozen=True, kw_only=True):
     """gpu_code: variant -> GPU code (`sm_90`, `compute_120`), for rows that a spec adds; ours is in its own table."""
 
     version: str
@@ -90,8 +89,7 @@ class TorchRelease(FactRow):
         return variant == self.default_on(platform) or variant in self.published
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OldAbiRow(FactRow):
+class OldAbiRow(FactRow, frozen=True, kw_only=True):
     """Builds of torch whose C++ strings are those before 2011. torch: a specifier. variants: empty for all."""
 
     torch: str
@@ -99,8 +97,7 @@ class OldAbiRow(FactRow):
     variants: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuCodeRow(FactRow):
+class GpuCodeRow(FactRow, frozen=True, kw_only=True):
     """torch: a minor version (`2.8`), or one release. channel: of conda; empty for the project's wheels."""
 
     torch: str
@@ -113,8 +110,7 @@ class GpuCodeRow(FactRow):
     channel: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuRow(FactRow):
+class GpuRow(FactRow, frozen=True, kw_only=True):
     name: str
     compute_capability: str
     first_cuda: str | None = None
@@ -122,8 +118,7 @@ class GpuRow(FactRow):
     memory_mib: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverRow(FactRow):
+class DriverRow(FactRow, frozen=True, kw_only=True):
     """cuda: a release (`12.8.1`) or a minor version."""
 
     cuda: str
@@ -131,24 +126,21 @@ class DriverRow(FactRow):
     bundled: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverFamily(FactRow):
+class DriverFamily(FactRow, frozen=True, kw_only=True):
     """cuda: a major version. minimum: oldest Linux driver by minor-version compatibility."""
 
     cuda: int
     minimum: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageRow(FactRow):
+class ImageRow(FactRow, frozen=True, kw_only=True):
     cuda: str
     flavors: tuple[str, ...]
     os: tuple[str, ...]
     status: str = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartsRow(FactRow):
+class PartsRow(FactRow, frozen=True, kw_only=True):
     """Versions of the CUDA libraries of one release. os: images they were read in; empty: known from wheels."""
 
     cuda: str
@@ -159,8 +151,7 @@ class PartsRow(FactRow):
     cudnn: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CudaBuildRow(FactRow):
+class CudaBuildRow(FactRow, frozen=True, kw_only=True):
     """The CUDA for which a package's wheels on the default index are built, if nothing in their metadata names it.
 
     versions: a specifier. cuda: a minor version. cudnn: the major version of cuDNN that they load; None for none.
@@ -175,8 +166,7 @@ class CudaBuildRow(FactRow):
     newer: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuBuildRow(FactRow):
+class CpuBuildRow(FactRow, frozen=True, kw_only=True):
     """A package whose wheels on the default index contain no CUDA.
 
     versions: a specifier, empty for all. with_cuda: patterns of the packages that bring CUDA to it. instead: what to
@@ -194,8 +184,7 @@ class CpuBuildRow(FactRow):
     index: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExtensionRow(FactRow):
+class ExtensionRow(FactRow, frozen=True, kw_only=True):
     """A package whose compiled code fits one build of torch; see data/extensions.toml.
 
     versions: a specifier. sm, ptx: empty if unknown. archs: empty if its sources compile for any GPU. memory_mib,
@@ -224,8 +213,7 @@ class ExtensionRow(FactRow):
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DigestRow(FactRow):
+class DigestRow(FactRow, frozen=True, kw_only=True):
     """A recorded manifest digest. kind: `index` (manifest list) or `manifest` (one platform's).
 
     created: when the image was made, as its config states it.
@@ -238,8 +226,7 @@ class DigestRow(FactRow):
     created: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaseImageRow(FactRow):
+class BaseImageRow(FactRow, frozen=True, kw_only=True):
     """What an image of a project contains; see data/base_images.toml.
 
     releases: a specifier. python: a series. cudnn: the major version in its tags. requires: with `{release}` in it.
@@ -252,8 +239,7 @@ class BaseImageRow(FactRow):
     requires: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PythonRow(FactRow):
+class PythonRow(FactRow, frozen=True, kw_only=True):
     """build: its release as YYYYMMDD."""
 
     version: str
@@ -263,24 +249,21 @@ class PythonRow(FactRow):
     sha256: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeriesRow(FactRow):
+class SeriesRow(FactRow, frozen=True, kw_only=True):
     """A Python series without a known standalone build. newest: its newest patch."""
 
     series: str
     newest: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleasedRow(FactRow):
+class ReleasedRow(FactRow, frozen=True, kw_only=True):
     """When the first release of a Python series was."""
 
     series: str
     date: date
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolRow(FactRow):
+class ToolRow(FactRow, frozen=True, kw_only=True):
     name: str
     version: str
     platform: str
@@ -288,8 +271,7 @@ class ToolRow(FactRow):
     sha256: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemRow(FactRow):
+class SystemRow(FactRow, frozen=True, kw_only=True):
     """python: series of the system's own package. image: the system itself, without CUDA: `host/name:tag`.
 
     snapshots: the first day of which its archive has a snapshot.
@@ -304,8 +286,7 @@ class SystemRow(FactRow):
     snapshots: date | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LibraryNeedRow(FactRow):
+class LibraryNeedRow(FactRow, frozen=True, kw_only=True):
     """What a package's wheels load from the system; see data/system_libraries.toml.
 
     versions: a specifier. libraries: SONAMEs; `a | b` is any one of them. optional: what some of its modules need,
@@ -318,8 +299,7 @@ class LibraryNeedRow(FactRow):
     optional: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemLibrariesRow(FactRow):
+class SystemLibrariesRow(FactRow, frozen=True, kw_only=True):
     """Libraries of a release of Debian or Ubuntu.
 
     base: those of its smallest installation. packages: SONAME -> package. contains: package -> packages of `packages`
@@ -332,8 +312,7 @@ class SystemLibrariesRow(FactRow):
     contains: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberRow(FactRow):
+class MemberRow(FactRow, frozen=True, kw_only=True):
     """torch: a specifier, in the release's own metadata; empty: any."""
 
     package: str
@@ -341,8 +320,7 @@ class MemberRow(FactRow):
     torch: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EdgeRow(FactRow):
+class EdgeRow(FactRow, frozen=True, kw_only=True):
     """beside: `cuda` if it holds beside a CUDA build of torch only."""
 
     package: str
@@ -352,8 +330,7 @@ class EdgeRow(FactRow):
     beside: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompanionRow(FactRow):
+class CompanionRow(FactRow, frozen=True, kw_only=True):
     """A package that works only beside another one, `of`, of the same version."""
 
     package: str
@@ -361,22 +338,19 @@ class CompanionRow(FactRow):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CudaMajorRow(FactRow):
+class CudaMajorRow(FactRow, frozen=True, kw_only=True):
     """A package whose major version is that of the CUDA that it is for."""
 
     package: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndedRow(FactRow):
+class EndedRow(FactRow, frozen=True, kw_only=True):
     package: str
     last: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MisnamedRow(FactRow):
+class MisnamedRow(FactRow, frozen=True, kw_only=True):
     """A name that is written for another package; see data/names.toml."""
 
     package: str
@@ -388,8 +362,7 @@ class MisnamedRow(FactRow):
     sdists: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinksRow(FactRow):
+class LinksRow(FactRow, frozen=True, kw_only=True):
     """url: what the addresses of pages of links begin with, or of an index. packages: what they list. format: `links`
     or `simple`. now: what the addresses begin with today, if it is something else.
     """
@@ -400,15 +373,13 @@ class LinksRow(FactRow):
     now: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnTorchRow(FactRow):
+class OnTorchRow(FactRow, frozen=True, kw_only=True):
     """Packages whose metadata requires torch."""
 
     packages: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TritonRow(FactRow):
+class TritonRow(FactRow, frozen=True, kw_only=True):
     """triton: a specifier."""
 
     torch: str
@@ -714,8 +685,7 @@ def _code(row: TorchRelease, variant: str, platform: Platform) -> GpuCodeRow:
 _MODEL: Final = "conda-forge"
 
 
-@dataclass(frozen=True, slots=True)
-class CondaNames:
+class CondaNames(Struct, frozen=True):
     """channels: channel -> conda name -> the PyPI names (PEP 503) that its archives had: several if archives differ or
     contain several, none if they contain no Python package. contained: conda name -> the PyPI names that its archives
     contain today, all of them with conda's version.

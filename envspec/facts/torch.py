@@ -7,11 +7,11 @@ corrects it. All checks here are pure; a release that is not in the data passes 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 from typing import Final, NamedTuple
 
+from msgspec import Struct
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -48,6 +48,7 @@ from envspec.facts.tables import (
 from envspec.models import CudaVersion, Platform
 from envspec.origins import PYTORCH_INDEX
 from envspec.reasons import Reason, Why, reason
+from envspec.structs import replace
 
 
 class CudaChoice(Enum):
@@ -63,8 +64,7 @@ class NoSuchBuild(NoSolution):
     code = "no-torch-build"
 
 
-@dataclass(frozen=True, slots=True)
-class Machines:
+class Machines(Struct, frozen=True):
     """What must run a build: the oldest driver (None: any), GPUs, and a series of Python (empty: any)."""
 
     driver: str | None = None
@@ -76,8 +76,7 @@ class Machines:
 ANY_MACHINE: Final = Machines()
 
 
-@dataclass(frozen=True, slots=True)
-class BuildChoice:
+class BuildChoice(Struct, frozen=True):
     """A build of torch and where it is published.
 
     variant: `cu128`, `cpu`; None if any will do.
@@ -558,8 +557,7 @@ def family_mismatch(facts: Facts, requests: Mapping[str, SpecifierSet]) -> Famil
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _MemberRequest:
+class _MemberRequest(Struct, frozen=True):
     """A request for a member. listed: releases of the data that match; older, newer: some that match beyond them."""
 
     package: str

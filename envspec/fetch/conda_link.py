@@ -16,9 +16,11 @@ import posixpath
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import to_builtins
 
 from envspec.errors import EnvspecError, UsageError
 from envspec.io.archives import max_unpacked_bytes, parents_of, path_problem
@@ -127,7 +129,7 @@ async def link(
 
 
 def _fields(package: CondaPackage) -> dict[str, object]:
-    fields = asdict(package)
+    fields: dict[str, object] = to_builtins(package)
     for name in CONDA_REASONS:
         del fields[name]
     return fields

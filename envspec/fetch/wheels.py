@@ -10,7 +10,6 @@ import asyncio
 import netrc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import replace
 from datetime import datetime, timezone
 from enum import Enum
 from pathlib import Path
@@ -33,6 +32,7 @@ from envspec.origins import PYTORCH, PYTORCH_INDEX, origin_of
 from envspec.resolve.pypi.index.client import IndexClient
 from envspec.resolve.pypi.index.page import ListedFile, parse_page
 from envspec.resolve.pypi.index.routing import NotListed, PackageIndex
+from envspec.structs import replace
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse

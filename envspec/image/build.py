@@ -11,7 +11,7 @@ import itertools
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -46,6 +46,7 @@ from envspec.io.tasks import gather_or_cancel
 from envspec.models import DIRECT_URL, Lock, Package, Platform, Resolution, SystemLayer, WheelContent
 from envspec.registry.types import digest_of
 from envspec.spec.dates import utc_text
+from envspec.structs import replace
 
 #: moby's maxLayerDepth is 125; some are left for images built on this one.
 MAX_LAYERS: Final = 120

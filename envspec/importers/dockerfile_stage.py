@@ -8,7 +8,7 @@ import re
 import shlex
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -21,6 +21,7 @@ from envspec.importers.shell_syntax import Expanded, expand_text
 from envspec.importers.types import Clue, Draft, Import, Outcome, Source
 from envspec.importers.variables import READ, ignored, read_variable
 from envspec.models import Platform
+from envspec.structs import replace
 
 #: Those of the platform, for linux-64. Source: Dockerfile reference, "Automatic platform ARGs in the global scope".
 _OF_PLATFORM: Final = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -46,6 +46,7 @@ from envspec.spec import pip_lines
 from envspec.spec.document import PYPROJECT
 from envspec.spec.requirements import local_address
 from envspec.spec.targets import marker_values
+from envspec.structs import replace
 
 #: Name, extras, address, its fragment, marker.
 _REQUIRED: Final = re.compile(rf"\s*({pip_lines.NAME})\s*(\[[^\]]*\])?\s*(?:@\s*([^\s;#]+)(#\S*)?|[^@;]*?)\s*(;.*)?")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,6 +15,7 @@ from envspec.importers.types import Import, Outcome, Source, Unreadable
 from envspec.names import normalised
 from envspec.origins import INDEX_FAMILY
 from envspec.spec.pip_lines import NAME, name_in, option_of
+from envspec.structs import replace
 
 #: Files of one import: they include each other.
 _MOST_FILES: Final = 100

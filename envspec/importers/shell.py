@@ -11,7 +11,7 @@ import posixpath
 import re
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,7 @@ from envspec.importers.shell_syntax import Expanded, Piece, commands, expand
 from envspec.importers.types import Import, Outcome, Source
 from envspec.importers.variables import INDEXES, READ, gpus_of, ignored, read_variable
 from envspec.importers.yaml_lines import Value
+from envspec.structs import replace
 
 #: Scripts in scripts: `bash -c "sh -c ..."`.
 MAX_NESTED: Final = 8

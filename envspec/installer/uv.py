@@ -8,7 +8,6 @@ import re
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -27,6 +26,7 @@ from envspec.io.process import Finished, ParentLink, StopBy, run, run_streaming
 from envspec.lockfile.export.requirements import requirements_text
 from envspec.models import DEFAULT_INDEX, Resolution, WheelFile, owners_of, wrong_records_of
 from envspec.names import normalised
+from envspec.structs import replace
 from envspec.verifier.hashing import STRONG, ExpectedFile, hash_all
 from envspec.verifier.installed import entries_of_owners, right_rows
 from envspec.verifier.record import RecordEntry

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -28,6 +28,7 @@ from typing import Final
 from envspec.errors import UnfitMachine
 from envspec.io.confine_types import Unconfined
 from envspec.io.process import Finished, ParentLink, run, run_streaming
+from envspec.structs import replace
 
 #: Serves what connects to a listener.
 Listen = Callable[[socket.socket], Awaitable[None]]

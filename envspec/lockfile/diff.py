@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from msgspec import Struct
 
 from envspec.errors import UsageError
 from envspec.lockfile.decided import all_decisions
@@ -33,6 +34,7 @@ from envspec.models import BaseImage, CondaPackage, Driver, ImageSettings, Lock,
 from envspec.reasons import words
 from envspec.spec.dates import time_text
 from envspec.spec.owner import LOCKS
+from envspec.structs import replace
 
 
 class _ReplacedFile(NamedTuple):
@@ -109,8 +111,7 @@ def _replaced_wheels(old: Resolution, new: Resolution) -> Iterator[tuple[str, Pa
                 yield _BUILT_WHEEL, after, details
 
 
-@dataclass(frozen=True, slots=True)
-class LockDiff:
+class LockDiff(Struct, frozen=True):
     """All differences, in the order of reports.
 
     platforms: those of both locks. A platform of one lock only is a change of `environment`, and its packages are not

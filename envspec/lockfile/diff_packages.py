@@ -7,15 +7,16 @@ which hide the rest if they are reported one by one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias, TypeVar
 
+from msgspec import Struct
 from packaging.version import InvalidVersion, Version
 
 from envspec.base_image.cuda import variant_of_build
 from envspec.models import CondaPackage, Package, Platform, Resolution, Target
 from envspec.origins import origin_of
+from envspec.structs import replace
 
 _Pinned = TypeVar("_Pinned", Package, CondaPackage)
 Resolutions: TypeAlias = Mapping[Platform, Resolution]
@@ -39,8 +40,7 @@ class Move(Enum):
     REPLACED = "replaced"
 
 
-@dataclass(frozen=True, slots=True)
-class Detail:
+class Detail(Struct, frozen=True):
     """What else differs of a package or a file, such as its index or its hash. old, new: None if it is missing."""
 
     name: str
@@ -48,8 +48,7 @@ class Detail:
     new: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """One difference between two locks.
 
     name: of a package or a file, or the key of a value.

@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
 from datetime import datetime
 from enum import Enum
 from functools import cache, partial
 from typing import Annotated, Any, Final, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+
+from msgspec import NODEFAULT, Struct
 
 from envspec import documents
 from envspec.credentials import channels_without_credentials, without_credentials
@@ -41,6 +42,7 @@ from envspec.models import (
 )
 from envspec.names import Form
 from envspec.reasons import Reason, Why
+from envspec.structs import defaults_of, replace
 
 T = TypeVar("T")
 
@@ -77,7 +79,7 @@ _HEADER_FIELDS: Final = (
 
 
 def _to_table(value: Any) -> dict[str, Value]:
-    """The table of a dataclass. Empty values are in it: `toml_writer` leaves them out."""
+    """The table of a value. Empty values are in it: `toml_writer` leaves them out."""
     return {key: codec.write(getattr(value, field)) for key, (field, codec) in _columns(value.__class__).items()}
 
 
@@ -86,7 +88,7 @@ def _from_table(cls: type[T], table: object, path: str) -> T:
 
 
 def _fields(cls: type, table: object, path: str) -> dict[str, Any]:
-    """The fields of the dataclass that `table`, parsed TOML, describes. path: of the table, ends in `.` unless empty.
+    """The fields of the class that `table`, parsed TOML, describes. path: of the table, ends in `.` unless empty.
 
     Raises:
         ValueError: a key is missing, unknown or has a wrong value; names the whole path of the key.
@@ -98,7 +100,7 @@ def _fields(cls: type, table: object, path: str) -> dict[str, Any]:
     for key, (field, codec) in columns.items():
         if key in table:
             values[field] = codec.read(table[key], f"{path}{key}")
-        elif codec.default is MISSING:
+        elif codec.default is NODEFAULT:
             raise ValueError(f"`{path}{key}` is missing")
         else:
             values[field] = codec.default
@@ -108,18 +110,18 @@ def _fields(cls: type, table: object, path: str) -> dict[str, Any]:
 
 
 class _Codec(NamedTuple):
-    """How one value is written and read. default: the value of a missing key, MISSING if the key is required."""
+    """How one value is written and read. default: the value of a missing key, NODEFAULT if the key is required."""
 
     write: Callable[[Any], Value]
     read: Callable[[Any, str], Any]
-    default: Any = MISSING
+    default: Any = NODEFAULT
 
 
 @cache
 def _columns(cls: type) -> Mapping[str, tuple[str, _Codec]]:
     """Key -> (field, codec), in the order in which the keys are written."""
     hints = get_type_hints(cls, include_extras=True)
-    defaults = {field.name: field.default for field in fields(cls)}
+    defaults = defaults_of(cls)
     columns = {}
     keys = _KEYS[cls].split() if cls in _KEYS else defaults
     for word in keys:
@@ -130,7 +132,7 @@ def _columns(cls: type) -> Mapping[str, tuple[str, _Codec]]:
 
 
 def _with_default(codec: _Codec, default: Any) -> _Codec:
-    if default is MISSING:
+    if default is NODEFAULT:
         return codec
     if default not in ("", ImageSettings()):
         return codec._replace(default=default)
@@ -232,8 +234,7 @@ def _pairs(value: object, path: str) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(value.items()))
 
 
-@dataclass(frozen=True, slots=True)
-class _PackageTime:
+class _PackageTime(Struct, frozen=True):
     """A package with an `as_of` of its own."""
 
     name: Name

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -55,6 +55,7 @@ from envspec.spec.conda import name_of
 from envspec.spec.pip_lines import name_in
 from envspec.spec.requirements import Requirement, RequirementKind, read_constraint, read_override, read_requirement
 from envspec.spec.targets import MACOS, marker_environment, wheel_tags
+from envspec.structs import replace
 
 #: Looked for in a folder if no source is named: what a project's tools read by themselves, first those that include
 #: others.

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 from envspec.errors import NoSolution
 from envspec.facts import Facts
@@ -17,6 +16,7 @@ from envspec.operations.lock_state import find_package
 from envspec.resolve.pypi.errors import GPUS_LINES
 from envspec.spec import Spec
 from envspec.spec.sections import BuildSection
+from envspec.structs import replace
 
 
 def with_builds(resolution: Resolution, spec: Spec, facts: Facts) -> Resolution:

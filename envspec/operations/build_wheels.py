@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -84,6 +84,7 @@ from envspec.spec import Requirement, RequirementKind, Spec
 from envspec.spec.errors import RefusedValues, quoted
 from envspec.spec.requirements import GitAddress, read_git
 from envspec.spec.targets import marker_environment
+from envspec.structs import replace
 
 
 class WheelBuilder:

@@ -16,7 +16,6 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit
@@ -34,6 +33,7 @@ from envspec.io.http_types import BadStatus
 from envspec.models import DEFAULT_INDEX, BuiltWheel, Lock, Package, WheelFile
 from envspec.operations.lock_state import packages_in
 from envspec.operations.session import Session
+from envspec.structs import replace
 
 if TYPE_CHECKING:
     from envspec.registry.types import Blob, Manifest

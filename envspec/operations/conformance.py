@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,6 +58,7 @@ from envspec.operations.environment import expected_of
 from envspec.operations.lock_state import part_of
 from envspec.receipts.build import BadResults, receipt
 from envspec.receipts.model import Image, LocalPython, LockName, Receipt
+from envspec.structs import replace
 from envspec.version import VERSION
 
 #: Below the suite's folder, and below that of its results.

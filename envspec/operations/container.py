@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ from envspec.errors import UnfitMachine, UsageError
 from envspec.io.cache import COMPILED, FolderInUse
 from envspec.models import Lock, Platform
 from envspec.operations.image_cache import ImageRequest, default_tag, image_options
+from envspec.structs import replace
 
 if TYPE_CHECKING:
     from envspec.operations.image import Built

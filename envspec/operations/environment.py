@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from envspec.models import Library, Lock, Package, Platform, Resolution, owners_
 from envspec.names import normalised
 from envspec.operations.lock_state import lacks_wheel, part_of
 from envspec.operations.shared_files import refuse_conflicts
+from envspec.structs import replace
 from envspec.verifier.compare import compare
 from envspec.verifier.installed import read_installed
 from envspec.verifier.scan import NoEnvironment, PythonEnvironment, find_environment, outside

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +15,7 @@ from envspec.errors import UsageError
 from envspec.io.files import replace_user_file
 from envspec.lockfile.folder import NamedLock, named_lock
 from envspec.operations.lock_state import packages_in, part_of
+from envspec.structs import replace
 
 if TYPE_CHECKING:
     from envspec.lockfile.export.types import Exported, Location

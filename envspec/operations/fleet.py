@@ -6,7 +6,7 @@ import base64
 import json
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from envspec.operations.suite_file import suite_file
 from envspec.receipts.fleet import Fleet, FleetNode, fleet
 from envspec.receipts.model import RECEIPT_FILE, BadReceipt, LockName, Receipt, load
 from envspec.registry.reference import parse
+from envspec.structs import replace
 
 #: In a folder of receipts: the nodes of the run, one on a line.
 NODES_FILE: Final = "nodes.txt"

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -39,6 +39,7 @@ from envspec.registry.types import OCI_INDEX, OCI_MANIFEST, Blob, Descriptor, Ma
 from envspec.settings import parse_mirrors
 from envspec.spec.document import read_spec
 from envspec.spec.owner import find_spec_of
+from envspec.structs import replace
 
 if TYPE_CHECKING:
     from envspec.facts import Facts

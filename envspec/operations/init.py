@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -32,6 +32,7 @@ from envspec.spec.document import PYPROJECT
 from envspec.spec.pip_lines import project_name, setup_cfg
 from envspec.spec.requirements import read_requirement
 from envspec.spec.setup_py import read_setup_py
+from envspec.structs import replace
 
 #: Of projects in one spec whose name is not in their files: each costs another try.
 _MOST_NAMES: Final = 20

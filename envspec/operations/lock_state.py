@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct, field
 
 from envspec.context import comma_separated
 from envspec.errors import UsageError
@@ -16,6 +17,7 @@ from envspec.names import normalised
 from envspec.spec.dates import Age, read_as_of
 from envspec.spec.identity import input_sha256, variants_in
 from envspec.spec.variants import BASE, base_directory, variant_directory
+from envspec.structs import replace
 
 if TYPE_CHECKING:
     # A request is made before it is known whether anything has to be resolved: these modules take 0.3 s.
@@ -140,8 +142,7 @@ def as_of_option(text: str, now: datetime) -> datetime | Age:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class LockRequest:
+class LockRequest(Struct, frozen=True):
     """One spec, or one of its variants, to lock.
 
     resolver, conda_resolver: names in `envspec.resolve`.
@@ -174,8 +175,7 @@ class LockRequest:
         return base_directory(self.directory, self.variant)
 
 
-@dataclass(frozen=True, slots=True)
-class Compiled:
+class Compiled(Struct, frozen=True):
     """What a spec compiles to.
 
     files: of its lock; none if that stays as it is.
@@ -197,8 +197,7 @@ def variants_of(request: LockRequest) -> tuple[LockRequest, ...]:
     return tuple(requests)
 
 
-@dataclass(frozen=True, slots=True)
-class Beneath:
+class Beneath(Struct, frozen=True):
     """What is there before the lock's packages.
 
     found: on platforms where there is anything.
@@ -209,8 +208,7 @@ class Beneath:
     image: BaseImage | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LockState:
+class LockState(Struct, frozen=True):
     """What the stages of one lock share.
 
     document: the spec, parsed.
@@ -335,8 +333,7 @@ def own_times(spec: Spec, as_of: datetime, ages: Iterable[PackageAge]) -> dict[s
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(Struct, frozen=True):
     """The packages of a lock, from which its images and settings follow.
 
     state: with what the packages are installed on top of.
@@ -355,8 +352,7 @@ class Resolved:
         return tuple(replace(part, conda=conda.get(part.target.platform, ())) for part in self.pypi.resolutions)
 
 
-@dataclass(frozen=True, slots=True)
-class CondaResult:
+class CondaResult(Struct, frozen=True):
     """The conda packages of every platform; empty if the spec has no [conda].
 
     packages: by platform.
@@ -383,8 +379,7 @@ class CondaResult:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class PypiResult:
+class PypiResult(Struct, frozen=True):
     """The PyPI packages of every target.
 
     cutoffs: of the packages that `--upgrade-package` has moved.

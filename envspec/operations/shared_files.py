@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from posixpath import commonpath, dirname
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from envspec.resolve.pypi.shared_files import decide, is_named, shared_files
 from envspec.resolve.types import required_by
 from envspec.spec.errors import KeyPath, RefusedValues, quoted
 from envspec.spec.targets import has_cuda
+from envspec.structs import replace
 from envspec.verifier.owned import overlaps
 from envspec.verifier.record import DATA
 

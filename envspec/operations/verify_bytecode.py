@@ -7,12 +7,12 @@ import json
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from envspec.errors import UnfitMachine
 from envspec.io.process import run
+from envspec.structs import replace
 from envspec.verifier import bytecode_worker
 from envspec.verifier.compare import bytecode_finding, in_order
 from envspec.verifier.hashing import source_of

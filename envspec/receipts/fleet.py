@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from statistics import median
 from typing import Final
@@ -16,6 +16,7 @@ from envspec.context import ranges
 from envspec.receipts.compare import Weight, differences, fingerprints, inputs_of, majority
 from envspec.receipts.metrics import HOST_PEAK, Better, Number, kind, models, numbers, tolerance, worsening
 from envspec.receipts.model import Receipt, Verdict
+from envspec.structs import replace
 
 #: A value is odd beyond this many deviations from the median, estimated by 1.4826 times the median of the absolute
 #: deviations (MAD). Source: Iglewicz and Hoaglin, "How to Detect and Handle Outliers", 1993.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from envspec.errors import UsageError
@@ -20,6 +20,7 @@ from envspec.registry.pull import read_blob
 from envspec.registry.push import Pieces, Upload, push_access, push_blob, push_manifest, tag_digest
 from envspec.registry.reference import Reference, endpoint_of
 from envspec.registry.types import BadManifest, Blob, Descriptor, Manifest, ManifestKind, image_blobs
+from envspec.structs import replace
 
 #: Concurrent transfers of blobs.
 JOBS: Final = 4

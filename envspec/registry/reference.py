@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 from urllib.parse import urlsplit
@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from envspec.credentials import without_registry_login
 from envspec.errors import UsageError
 from envspec.io.http_settings import is_loopback, leads_inward
+from envspec.structs import replace
 
 DOCKER_HUB: Final = "docker.io"
 #: The host of docker.io.

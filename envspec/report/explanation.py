@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 from envspec.base_image.cpu_builds import NO_CUDA_KNOWN, cuda_instead
@@ -37,6 +36,7 @@ from envspec.report.format import (
     wrapped,
 )
 from envspec.spec.dates import utc_text
+from envspec.structs import replace
 
 
 def as_text(explanation: Explanation | PackageExplanation, width: int) -> str:

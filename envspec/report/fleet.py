@@ -6,7 +6,6 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import replace
 from statistics import median
 from typing import Final
 
@@ -35,6 +34,7 @@ from envspec.report.format import (
     with_heads,
 )
 from envspec.report.receipt import brief_counts
+from envspec.structs import replace
 
 #: Longest list of names in the headline, and of odd numbers in text and on the first screen.
 _NAMED: Final = 4

@@ -16,6 +16,8 @@ from enum import Enum
 from itertools import compress
 from typing import Any, Final, NamedTuple
 
+from msgspec import Struct, structs
+
 from envspec.escaping import html, markdown, markdown_code, one_line, visible
 from envspec.reasons import Reason
 from envspec.spec.dates import utc_text
@@ -380,7 +382,7 @@ def _markdown_cell(cell: str, column: Column) -> str:
 
 
 def document(value: object) -> str:
-    """Dataclasses, enums, times, tuples and mappings as JSON; ends with a line feed."""
+    """Structs, dataclasses, enums, times, tuples and mappings as JSON; ends with a line feed."""
     return json.dumps(value, indent=2, ensure_ascii=False, default=_json_value) + "\n"
 
 
@@ -392,6 +394,8 @@ def _json_value(value: object) -> Any:
         if value.because:
             fields["because"] = value.because
         return fields
+    if isinstance(value, Struct):
+        return structs.asdict(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Enum):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from envspec.conformance.receipt import TRAINING
@@ -35,6 +34,7 @@ from envspec.report.format import (
     text,
     verbatim,
 )
+from envspec.structs import replace
 
 #: A longer reason is shortened to this many characters of its beginning and of its end; the JSON has all of it.
 _PART: Final = 2000

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
+from msgspec import Struct, field
 from packaging.version import Version
 
 from envspec.conformance.text import some_of
@@ -24,8 +24,7 @@ Release = tuple[str, Version]
 LOOSEN: Final = "loosen one of the requirements named above, or move as_of"
 
 
-@dataclass(frozen=True, slots=True)
-class Cutoffs:
+class Cutoffs(Struct, frozen=True):
     """The newest upload and build times that count.
 
     names: packages with a cutoff of their own, by `--upgrade-package`.
@@ -45,8 +44,7 @@ def required_by(askers: Iterable[Dependent]) -> list[str]:
     return sorted(names)
 
 
-@dataclass(frozen=True, slots=True)
-class _Provided:
+class _Provided(Struct, frozen=True):
     """A Python package that comes from no index: conda installs it, or it is there before.
 
     name: normalised (PEP 503).
@@ -67,8 +65,7 @@ class _Provided:
         return [self.name, self.version]
 
 
-@dataclass(frozen=True, slots=True)
-class FoundPackage(_Provided):
+class FoundPackage(_Provided, frozen=True):
     """A Python package that is installed before anything of the lock is.
 
     place: where, as messages name it.
@@ -96,8 +93,7 @@ class FoundPackage(_Provided):
         return InstalledPackage(self.name, self.version, self.record_sha256)
 
 
-@dataclass(frozen=True, slots=True)
-class FoundEnvironment:
+class FoundEnvironment(Struct, frozen=True):
     """What an environment is installed on top of. Of a base image, or of a file that lists a system's packages.
 
     place: as messages name it.
@@ -124,8 +120,7 @@ class FoundEnvironment:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CondaProvided(_Provided):
+class CondaProvided(_Provided, frozen=True):
     """A Python package that conda installs.
 
     package: the conda package that contains it.
@@ -157,8 +152,7 @@ class CondaProvided(_Provided):
 ProvidedPackage: TypeAlias = FoundPackage | CondaProvided
 
 
-@dataclass(frozen=True, slots=True)
-class Channel:
+class Channel(Struct, frozen=True):
     """A conda channel.
 
     name: as in the spec.
@@ -180,8 +174,7 @@ class Channel:
         return self.repodata is not None or self.address.startswith("file:")
 
 
-@dataclass(frozen=True, slots=True)
-class VirtualPackage:
+class VirtualPackage(Struct, frozen=True):
     """A property of the environment's machine: `__cuda 12.8`, `__archspec 1 x86_64`. Never read from this machine."""
 
     name: str
@@ -194,8 +187,7 @@ class VirtualPackage:
         return f"{self.name}={self.version}={self.build}"
 
 
-@dataclass(frozen=True, slots=True)
-class CondaRequest:
+class CondaRequest(Struct, frozen=True):
     """What a conda solver solves for one platform.
 
     channels: in strict priority.

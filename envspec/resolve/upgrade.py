@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from difflib import get_close_matches
 
 from packaging.version import Version
@@ -12,6 +11,7 @@ from envspec.errors import UsageError
 from envspec.models import CondaPackage, Lock, Package, Platform, Resolution, Target
 from envspec.names import normalised
 from envspec.resolve.pypi.types import Bound, BoundKind, TargetRequest
+from envspec.structs import replace
 
 
 def names_in(lock: Lock) -> set[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, timezone
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
+from msgspec import NODEFAULT
+from msgspec.structs import FieldInfo, fields
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from pydantic import Field, create_model
@@ -191,19 +192,18 @@ def _annotation(key: str, hint: Any) -> Any:
     return Annotated[str, form] | None
 
 
-def _field(field: dataclasses.Field[Any], kind: type[FactRow]) -> Any:
+def _field(field: FieldInfo, kind: type[FactRow]) -> Any:
     description, example = _KEYS[field.name]
     about: dict[str, Any] = {"description": description, "examples": [_EXAMPLES.get((kind, field.name), example)]}
-    if field.default_factory is not dataclasses.MISSING:
+    if field.default_factory is not NODEFAULT:
         return Field(default_factory=field.default_factory, **about)
-    return Field(... if field.default is dataclasses.MISSING else field.default, **about)
+    return Field(... if field.default is NODEFAULT else field.default, **about)
 
 
 def _row_model(kind: type[FactRow]) -> type[Section]:
     hints = get_type_hints(kind)
     keys: dict[str, Any] = {
-        field.name: (_annotation(field.name, hints[field.name]), _field(field, kind))
-        for field in dataclasses.fields(kind)
+        field.name: (_annotation(field.name, hints[field.name]), _field(field, kind)) for field in fields(kind)
     }
     return create_model(kind.__name__, __base__=Section, **keys)
 

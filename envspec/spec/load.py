@@ -7,11 +7,11 @@ import posixpath
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import Struct
 from pydantic import ValidationError
 
 from envspec import documents
@@ -146,8 +146,7 @@ def _read_variants(
     return variants, problems
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
+class _Places(Struct, frozen=True):
     """Where the values of a spec are written: in its own text, or in a pyproject.toml that it takes lines from."""
 
     where: str

@@ -12,8 +12,9 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from envspec import documents
 from envspec.names import normalised
@@ -33,8 +34,7 @@ _STRINGS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(Struct, frozen=True):
     """Where a value is written.
 
     line: of the key, or of the item, counted from 1.
@@ -46,8 +46,7 @@ class Position:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Positions:
+class Positions(Struct, frozen=True):
     """The places of one text."""
 
     text: str

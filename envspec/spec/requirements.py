@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Final
@@ -21,6 +21,7 @@ from envspec.credentials import has_secret_query, without_credentials
 from envspec.names import SDIST, SDIST_ENDINGS, WHEEL
 from envspec.spec.errors import BadValue, quoted, refuse_open_secrets
 from envspec.spec.pip_lines import NAME, InFolder, corrected, named, option_error
+from envspec.structs import replace
 
 _LEADING_OUT: Final = re.compile(r"^/|\\|(?:^|/)(?:\.\.|\.git)(?:/|$)", re.IGNORECASE)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
 from packaging import tags
 
 from envspec.errors import UsageError
@@ -51,8 +51,7 @@ class UnknownPython(RefusedValues):
         super().__init__((("env", "python"), message, hint))
 
 
-@dataclass(frozen=True, slots=True)
-class GivenPython:
+class GivenPython(Struct, frozen=True):
     """A Python that is there before anything is installed.
 
     version: exact; empty if it is unknown. glibc: None if it is unknown. is_base: whether it is a base image's. place:

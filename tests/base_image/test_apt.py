@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -14,6 +13,7 @@ from envspec.facts import load_facts
 from envspec.models import BaseImage, Decision, ImageSettings, PinnedDigest, Platform
 from envspec.reasons import has_code, reason
 from envspec.spec import SpecError, parse_spec
+from envspec.structs import replace
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 SETTINGS = ImageSettings(compiler="apt", apt=("gcc",))

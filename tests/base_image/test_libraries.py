@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
@@ -13,6 +12,7 @@ from envspec.facts import load_facts
 from envspec.models import Python, Resolution
 from envspec.reasons import words
 from envspec.spec import parse_spec
+from envspec.structs import replace
 from tests.support.builders.locks import ARM, X86, conda, conda_resolution, package, resolution
 
 FACTS = load_facts()

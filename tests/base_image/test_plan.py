@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from envspec.base_image.cuda import CudaRequest, SharedLibrary, channel_name, shared_libraries, variant_of_build
 from envspec.base_image.plan import plan_base_image
 from envspec.facts import load_facts
 from envspec.models import BaseImage, Platform, Resolution
+from envspec.structs import replace
 from tests.support.builders.locks import package, resolution
 from tests.support.cuda_cases import conda_row
 

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, Final
 
@@ -22,6 +21,7 @@ from envspec.lockfile.folder import write_folder
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Decision
 from envspec.reasons import reason
+from envspec.structs import replace
 from tests.support.builders.locks import example
 from tests.support.user import command_line, environment, envspec, on_a_terminal
 

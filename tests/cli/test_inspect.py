@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from envspec.lockfile.folder import write_folder
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import GpuCode, Lock
 from envspec.spec.identity import input_sha256
+from envspec.structs import replace
 from tests.support.builders.locks import X86, example, package
 from tests.support.user import ROOT, Ran, environment
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -11,6 +10,7 @@ from envspec.diagnostics.explain import GpuDriver, explain_lock, explain_package
 from envspec.errors import UsageError
 from envspec.models import Driver, NamedIndex, Override, Rejected
 from envspec.reasons import reason
+from envspec.structs import replace
 from tests.support.builders.locks import X86, example, lock, package, resolution
 
 AS_OF = datetime(2026, 6, 1, tzinfo=timezone.utc)

@@ -6,10 +6,11 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from envspec.structs import replace
 from tests.docs import local_python
 from tests.docs.error_packages import broken_packages, placeholder
 from tests.docs.faulty_hosts import faulty_hosts

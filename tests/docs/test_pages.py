@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from difflib import unified_diff
 from pathlib import Path
 from typing import Final
@@ -17,6 +16,7 @@ from typing import Final
 import pytest
 
 from envspec.data import DATA
+from envspec.structs import replace
 from tests.docs.loopback import Servers, environment, servers
 from tests.docs.pages import Block, Reader, blocks, is_writing, rewritten, tiers
 from tests.support.machines.stack import stack

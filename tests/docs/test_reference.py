@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 import click
 import pytest
 import tomlkit
+from msgspec import NODEFAULT, Struct
 
 from envspec import documents
 from envspec.cli.main import cli
@@ -223,8 +224,8 @@ def tables_below(kind: type) -> set[type]:
         hint = left.pop()
         left += get_args(hint)
         # The keys of a reason depend on its code.
-        is_table = dataclasses.is_dataclass(hint) and hint is not Reason
-        if is_table and isinstance(hint, type) and hint not in found:
+        is_table = isinstance(hint, type) and (issubclass(hint, Struct) or dataclasses.is_dataclass(hint))
+        if is_table and hint is not Reason and hint not in found:
             found.add(hint)
             hints = get_type_hints(hint)
             left += [hints[field] for field, _ in _columns(hint).values()]
@@ -236,7 +237,7 @@ def keys_of(kind: type) -> list[tuple[str, str]]:
     hints = get_type_hints(kind, include_extras=True)
     found = []
     for key, (field, codec) in _columns(kind).items():
-        required = ", required" if codec.default is dataclasses.MISSING else ""
+        required = ", required" if codec.default is NODEFAULT else ""
         found.append((key, type_of(hints[field]) + required))
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from envspec.image.engine import is_same
 from envspec.image.layers.types import InMemory
 from envspec.image.services import ServicesSource
 from envspec.models import ImageSettings, Lock, Platform, Service
+from envspec.structs import replace
 from tests.support.builders.locks import conda, conda_resolution, package, resolution
 from tests.support.machines.run_container import lock_of
 

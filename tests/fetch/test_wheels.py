@@ -7,7 +7,7 @@ import hashlib
 import threading
 import tracemalloc
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
@@ -22,6 +22,7 @@ from envspec.io.http_types import Timeouts
 from envspec.io.store import Store
 from envspec.models import Package
 from envspec.resolve.pypi.index.routing import PackageIndex
+from envspec.structs import replace
 from tests.conftest import Serve
 from tests.support.builders.environments import pin
 from tests.support.builders.projects import MIRROR, PLAIN, Caching, Dialect, File, Hashes, Hrefs, Pages, Ranges

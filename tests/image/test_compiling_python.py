@@ -6,7 +6,6 @@ import asyncio
 import json
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from envspec.fetch.types import WrongArchive
 from envspec.image.base_layers import PythonLayers
 from envspec.image.sources.bytecode import BadPython, NoCompiler, PycCompiler, find_compiler, unpacked_build
 from envspec.models import Platform, Python
+from envspec.structs import replace
 from tests.support.builders import standalone
 from tests.support.builders.standalone import SERIES, VERSION, Program
 

@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +28,7 @@ from envspec.image.layers.types import PREFIX, Compression, Entry, InMemory, Lay
 from envspec.image.options import ImageStage
 from envspec.image.sources.bytecode import PycCompiler, unpacked_build
 from envspec.models import CondaPackage, Python
+from envspec.structs import replace
 from tests.support.builders import conda_packages
 from tests.support.builders.conda_archive import PREFIX as PLACEHOLDER
 from tests.support.builders.conda_archive import CondaArchive, Form, Link, Program, archive

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from envspec.image.config import BadBase, Base, RunConfig, annotations_of, environment, image_config, image_of, index_of
 from envspec.models import ImageSettings, Lock, Platform
 from envspec.registry.types import Descriptor
+from envspec.structs import replace
 from tests.support.builders import images
 from tests.support.builders.locks import example
 from tests.support.servers.registry import digest

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -19,6 +18,7 @@ from envspec.image.layers.types import Layer
 from envspec.image.sources.conda import CondaSource
 from envspec.models import CondaPackage, Package, Platform, Python
 from envspec.registry.types import Descriptor
+from envspec.structs import replace
 from tests.support.builders import locks
 
 #: As the assembler counts them: what `[system] apt` needs, and the settings at the end.

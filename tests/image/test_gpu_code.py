@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from envspec.models import (
     WheelContent,
     WheelFile,
 )
+from envspec.structs import replace
 from tests.support.builders.cuda_library import CUBIN, PTX, Code, container, library
 from tests.support.builders.entries import content as content_of
 from tests.support.builders.wheel_trees import locked

@@ -11,7 +11,7 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from envspec.image.layers.gzip import BadArchive
 from envspec.image.layers.store import LayerStore
 from envspec.image.layers.types import Compression, Data, Entry, InMemory, Layer, OnDisk, ZipMember
+from envspec.structs import replace
 from tests.support.builders.entries import Listed, folders_of, zipped
 
 if sys.version_info >= (3, 14):

@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from envspec.image.layers.types import Image
 from envspec.models import Platform
 from envspec.registry.types import Blob, Descriptor
 from envspec.report import IMAGE_DIFF
+from envspec.structs import replace
 from tests.support.builders import images
 from tests.support.builders.locks import example
 from tests.support.servers.registry import digest

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +11,7 @@ import pytest
 from envspec.image.layers.ownership import OwnedPath, OwnedPathCache, owners_of
 from envspec.image.sources.wheel import Scheme, WheelSource
 from envspec.io.archives import FileConflict
+from envspec.structs import replace
 from tests.support.builders.wheel_trees import locked, tree_of
 from tests.support.builders.zips import FILE, PROGRAM, record_digest, wheel_members, write_wheel, zipped
 

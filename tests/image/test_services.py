@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from envspec.image.config import RunConfig
 from envspec.image.layers.types import Entry, EntryKind, InMemory
 from envspec.image.services import ServicesSource, has_pip, services_config, workdir_path
 from envspec.models import ImageSettings, Python, Service
+from envspec.structs import replace
 from tests.support.builders import locks
 from tests.support.builders.entries import rows_of
 from tests.support.builders.environments import pin

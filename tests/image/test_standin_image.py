@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from packaging.utils import canonicalize_name
 
 from envspec.lockfile.folder import read_lock, write_folder
 from envspec.operations.lock.complete import lock_files
+from envspec.structs import replace
 from tests.support import e2e
 from tests.support.machines import standin
 from tests.support.machines.engine import Done, removed, run_in

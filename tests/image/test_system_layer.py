@@ -8,7 +8,7 @@ import os
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from envspec.image.sources.system import (
 from envspec.image.sources.system_container import ArchiveUnreachable, InstallFailed
 from envspec.image.sources.system_script import MIRROR
 from envspec.models import Platform, SystemLayer
+from envspec.structs import replace
 from tests.support.machines import standin
 from tests.support.machines.engine import removed
 from tests.support.servers.apt import AptArchive, Deb

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from envspec.io import process as io_process
 from envspec.io.process import Finished
 from envspec.models import CondaPackage, Platform
 from envspec.spec.targets import glibc_of
+from envspec.structs import replace
 from tests.support.builders.environments import make_lock
 from tests.support.builders.locks import package, wheel
 

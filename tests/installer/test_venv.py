@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +16,7 @@ import pytest
 from envspec.diagnostics.machine import this_platform
 from envspec.installer.uv import changed_in_cache
 from envspec.models import Platform, Python
+from envspec.structs import replace
 from tests.conftest import Serve
 from tests.support.builders import environments, standalone
 from tests.support.builders.environments import (

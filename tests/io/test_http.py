@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from envspec.io import http_types
 from envspec.io.http import Http, open_http
 from envspec.io.http_types import Credential, Response, Timeouts
+from envspec.structs import replace
 from tests.support.certificates import self_signed
 from tests.support.servers.loopback import CLOSE, RESET, Answer, Asked, RawServer, noting, reply
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from envspec.errors import UsageError
 from envspec.lockfile.export.dockerfile import quoted, text, written
 from envspec.lockfile.export.types import ExportRequest, File
 from envspec.models import ExportedFiles, ImageSettings, NamedIndex, Service
+from envspec.structs import replace
 from tests.support.builders.locks import example as example_lock
 
 #: No NUL, which no argument holds, and no carriage return, which the builders take from the end of a line.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from envspec.lockfile.document import dump, load
 from envspec.lockfile.export import files_of, is_exported
 from envspec.lockfile.header import LOCK_FILE, verify_checksum
 from envspec.models import ChannelPart, CondaChannel, Dependent, ExportedFiles, Platform
+from envspec.structs import replace
 from tests.support.builders.locks import (
     ARM,
     CONDA_FORGE,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from functools import cache
@@ -33,6 +32,7 @@ from envspec.models import (
 )
 from envspec.reasons import Reason
 from envspec.report import LOCK_DIFF
+from envspec.structs import defaults_of, replace
 from tests.support.tries import tries
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=6)
@@ -114,7 +114,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     if issubclass(hint, Enum):
         return st.sampled_from(hint)
     hints = get_type_hints(hint, include_extras=True)
-    return st.builds(hint, **{field.name: values(hints[field.name]) for field in fields(hint) if field.compare})
+    return st.builds(hint, **{name: values(hints[name]) for name in defaults_of(hint) if name != "directory"})
 
 
 LOCKS = values(Lock).map(lambda lock: replace(lock, format=FORMAT))

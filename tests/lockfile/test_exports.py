@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Final, cast
@@ -41,6 +40,7 @@ from envspec.models import (
 from envspec.operations.export import FORMATS
 from envspec.operations.lock.complete import container_config
 from envspec.spec.targets import marker_environment, wheel_tags
+from envspec.structs import replace
 from tests.support.builders.locks import X86, example, lock, package, resolution, sha256
 from tests.support.golden import assert_golden
 from tests.support.user import ROOT

@@ -11,7 +11,6 @@ import random
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -27,6 +26,7 @@ from envspec.lockfile.folder import Exchange, read_lock, rename_exchange, write_
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Platform
 from envspec.spec.identity import input_sha256
+from envspec.structs import replace
 from tests.lockfile.test_folder import WAYS, no_exchange, on_disk
 from tests.support.builders.locks import lock, package, resolution
 

@@ -6,13 +6,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from envspec.lockfile.export.requirements import requirements_name, requirements_text
 from envspec.models import DEFAULT_INDEX, DIRECT_URL, Dependent, Lock, Package, WheelFile
+from envspec.structs import replace
 from tests.conftest import Serve
 from tests.support.builders.locks import X86, lock, resolution
 from tests.support.builders.projects import File

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +13,7 @@ from envspec.diagnostics.audit.types import AuditReport, Severity
 from envspec.facts import load_facts
 from envspec.models import CudaVersion
 from envspec.operations.audit_project import AuditRequest, audit_project
+from envspec.structs import replace
 
 INDEX: Final = "https://download.pytorch.org/whl"
 #: Pairs of docs/measurements/claims.md and of what people write instead.

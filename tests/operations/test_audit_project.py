@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from envspec.errors import UsageError
 from envspec.models import Platform
 from envspec.operations.audit_project import AuditRequest, audit_project
 from envspec.report import AUDIT
+from envspec.structs import replace
 from tests.support.builders import ecosystem
 from tests.support.builders.ecosystem import LINUX_TAGS, compiled, release
 from tests.support.builders.projects import File, day

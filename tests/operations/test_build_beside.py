@@ -9,7 +9,6 @@ import signal
 import time
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 
 from envspec.lockfile.folder import read_lock, write_folder
 from envspec.operations.lock.complete import lock_files
+from envspec.structs import replace
 from tests.operations.test_build_sdists import with_files
 from tests.support.builders import ecosystem
 from tests.support.builders.cuda_library import CUBIN, Code, container, library

@@ -10,7 +10,6 @@ import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 
 from envspec.lockfile.folder import read_lock, write_folder
 from envspec.operations.lock.complete import lock_files
+from envspec.structs import replace
 from tests.support.builders import ecosystem
 from tests.support.builders.environments import BASE, RUNNING, SERIES, run_in
 from tests.support.builders.images import ImageUser, RegistryInThread, keep_base, make_base

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from envspec.conformance.request import Nodes
 from envspec.errors import UsageError
 from envspec.models import Conformance, Lock, Platform
 from envspec.report import RECEIPT_FILES
+from envspec.structs import replace
 from tests.conftest import Serve
 from tests.support.builders.environments import BASE, installs, make_lock, pin, write_lock
 from tests.support.builders.projects import File

@@ -8,7 +8,7 @@ import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from docker import DockerClient
 
 from envspec.engine.container import LABEL
 from envspec.models import BaseImage, ImageSettings, Lock, PinnedDigest, Platform, Python
+from envspec.structs import replace
 from tests.engine.test_run import PATIENCE_S, screen
 from tests.support.builders.environments import make_lock, write_lock
 from tests.support.machines import program

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import platform
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from envspec.structs import replace
 from tests.support.builders.projects import File, day
 from tests.support.builders.wheels import Artifact, wheel
 from tests.support.servers.index import FRIENDLY, IndexServer

@@ -6,13 +6,14 @@ import json
 import shutil
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from envspec.models import ImageId, Lock
+from envspec.structs import replace
 from tests.support import preloaded
 from tests.support.builders.environments import SERIES, pin
 from tests.support.builders.images import (

@@ -9,7 +9,7 @@ import re
 import signal
 import tarfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,7 @@ from envspec.errors import UsageError
 from envspec.io.files import tree_sha256
 from envspec.models import ImageId, ImageSettings, Lock, Platform, Service
 from envspec.operations.image_cache import ImageRequest
+from envspec.structs import replace
 from tests.support import preloaded
 from tests.support.builders.environments import RUNNING, SERIES
 from tests.support.builders.images import ImageServers, ImageUser, image_servers, small_wheel

@@ -7,13 +7,14 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from envspec.models import BaseImage, Lock, Python
+from envspec.structs import replace
 from tests.support import preloaded
 from tests.support.builders.images import (
     ARM,

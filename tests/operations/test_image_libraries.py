@@ -6,14 +6,15 @@ import hashlib
 import json
 import zipfile
 from collections.abc import Iterator
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from msgspec import to_builtins
 
 from envspec.image.layers.types import EntryKind
 from envspec.image.sources.system import FILES, ChangedPath, SystemLayerRequest, title_of, write_entries
 from envspec.models import Lock, SystemLayer
+from envspec.structs import replace
 from tests.support.builders.elf_library import elf
 from tests.support.builders.environments import pin
 from tests.support.builders.images import X86, ImageServers, ImageUser, image_lock, image_servers
@@ -47,7 +48,7 @@ def lay_system_layer(user: ImageUser, lock: Lock, packages: tuple[str, ...], *na
         pass
     folder = folder.rename(folder.parent / key)
     made = SystemLayer(X86, base, packages, tuple(f"{each}=1" for each in packages), "", "", 0)
-    (folder / "layer.json").write_text(json.dumps(asdict(made) | {"platform": "linux-64"}))
+    (folder / "layer.json").write_text(json.dumps(to_builtins(made)))
     return replace(lock, image=replace(lock.image, apt=packages))
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from envspec.models import Lock
+from envspec.structs import replace
 from tests.support import preloaded
 from tests.support.builders.images import ImageServers, ImageUser, image_servers, small_wheel
 from tests.support.user import refused

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from envspec.lockfile.folder import read_lock
 from envspec.models import Lock
 from envspec.reasons import words
+from envspec.structs import replace
 from tests.support.builders.ecosystem import release
 from tests.support.builders.environments import write_lock
 from tests.support.builders.images import ARM, X86, BaseMade, ImageUser, RegistryInThread, hold_base, make_base

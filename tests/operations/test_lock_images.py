@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from envspec.lockfile.header import LOCK_FILE
 from envspec.models import BuiltWheel, ImageId, Lock, Platform, SystemLayer
 from envspec.operations.image import record_images
 from envspec.operations.lock.complete import lock_files
+from envspec.structs import replace
 from tests.support.builders import ecosystem
 from tests.support.builders.projects import File, day
 from tests.support.builders.wheels import sdist

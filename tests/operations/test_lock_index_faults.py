@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -20,6 +20,7 @@ import pytest
 
 from envspec.io.store import Store, StoredPage
 from envspec.resolve.pypi.index.routing import PackageIndex
+from envspec.structs import replace
 from tests.support.builders import ecosystem
 from tests.support.builders.projects import (
     MIRROR,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
+from envspec.structs import replace
 from tests.support.builders.ecosystem import release
 from tests.support.builders.projects import MIRROR, Dialect, File
 from tests.support.builders.wheels import sdist, wheel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from envspec.lockfile.folder import read_lock, write_folder
 from envspec.models import Unbuilt
 from envspec.operations.lock.complete import lock_files
+from envspec.structs import replace
 from tests.operations.test_build_sdists import AS_OF, COMPILES, built_of, index_of, serving, with_files
 from tests.support.builders.environments import BASE, RUNNING, run_in
 from tests.support.builders.images import ImageUser, keep_base, make_base

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from envspec.resolve.pypi.resolve import resolve_all
 from envspec.resolve.pypi.types import TargetRequest
 from envspec.resolve.types import CondaProvided, Cutoffs
 from envspec.spec import parse_spec
+from envspec.structs import replace
 from tests.conftest import Serve
 from tests.support.builders import ecosystem
 from tests.support.builders.ecosystem import compiled, release

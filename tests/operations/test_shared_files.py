@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +17,7 @@ from envspec.lockfile.document import load
 from envspec.lockfile.export import dockerfile
 from envspec.lockfile.export.types import ExportRequest
 from envspec.lockfile.folder import read_lock
+from envspec.structs import replace
 from tests.conftest import Serve
 from tests.support import preloaded
 from tests.support.builders.environments import BASE, RUNNING, SERIES, installs, write_lock

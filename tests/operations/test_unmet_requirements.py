@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from packaging.specifiers import SpecifierSet
 
 from envspec.models import Provided, Resolution
 from envspec.operations.build_wheels import unmet_requirements
+from envspec.structs import replace
 from tests.support.builders.locks import X86, conda, package, resolution
 
 OWN = replace(package("own", "1.0"), extras=("fast",))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from envspec.diagnostics.machine import this_platform
 from envspec.importers import new_import
 from envspec.importers.prefix import read_prefix
 from envspec.models import CondaPackage
+from envspec.structs import replace
 from envspec.verifier.record import wheel_sha256
 from tests.support.builders import conda_packages
 from tests.support.builders.conda_channel import CondaChannel, write

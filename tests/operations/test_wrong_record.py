@@ -9,7 +9,6 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from envspec.image.layers.types import PREFIX
 from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
 from envspec.lockfile.folder import read_lock
 from envspec.operations.environment import expected_of
+from envspec.structs import replace
 from envspec.verifier.compare import compare
 from envspec.verifier.installed import read_installed
 from envspec.verifier.scan import find_environment

@@ -6,7 +6,6 @@ import random
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -18,6 +17,7 @@ from envspec.receipts.fleet import Fleet, FleetNode, NodeVerdict, fleet, hostlis
 from envspec.receipts.model import Baseline, BaselineRow, Receipt, Verdict
 from envspec.report import FLEET
 from envspec.report.fleet import drain_commands
+from envspec.structs import replace
 from tests.support.builders.receipts import check, exact, fingerprint, info, known, machine, not_run, results
 
 NODES: Final = tuple(f"node{number:03d}" for number in range(1, 13))

@@ -7,7 +7,6 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from envspec.registry.client import Registry
 from envspec.registry.push import TruncatedBlob, push_blob, push_manifest
 from envspec.registry.reference import Reference, parse
 from envspec.registry.types import Descriptor
+from envspec.structs import replace
 from tests.support.registry_clients import BODY, CHUNK, QUICK, REPOSITORY, Bytes, has, nth, push, talk
 from tests.support.servers.loopback import Asked
 from tests.support.servers.registry import Cut, Fault, Mute, PushRegistry, Say, Sleep, digest

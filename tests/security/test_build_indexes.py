@@ -6,7 +6,7 @@ import base64
 import shutil
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +17,7 @@ from envspec.build.types import BuildRequest, BuildSource, Compilers
 from envspec.lockfile.folder import read_lock, write_folder
 from envspec.models import BuiltWheel, NamedIndex, Platform, Python, Target
 from envspec.operations.lock.complete import lock_files
+from envspec.structs import replace
 from tests.conftest import Serve
 from tests.operations.test_build_projects import Repository, write
 from tests.operations.test_build_sdists import with_files

@@ -7,7 +7,6 @@ import os
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +23,7 @@ from envspec.models import ImageSettings, Platform, Service
 from envspec.operations.conformance import CheckEvent, _OutputLines, read_event
 from envspec.operations.image_diff import NoImage, _read_path
 from envspec.receipts.build import BadResults, receipt
+from envspec.structs import replace
 from tests.engine.test_container import BESIDE, ENGINE, FOLDERS, JANE, RUN, with_packages
 from tests.security.hostile import Member, tar_of
 from tests.support.builders.environments import make_lock, write_lock

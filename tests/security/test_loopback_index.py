@@ -15,13 +15,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 import pytest
 
+from envspec.structs import replace
 from tests.security.test_build_indexes import backend, local_user, mark_of
 from tests.support import preloaded
 from tests.support.builders import ecosystem

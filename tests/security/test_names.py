@@ -9,7 +9,6 @@ import json
 import random
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +34,7 @@ from envspec.resolve.conda.records import package_of, record_of
 from envspec.resolve.pypi.index.client import unreadable_page
 from envspec.resolve.pypi.index.page import BadPage, parse_page
 from envspec.resolve.pypi.index.routing import PackageIndex
+from envspec.structs import replace
 from tests.conftest import Serve
 from tests.image.test_system_changes import Given
 from tests.support.builders import conda_packages, ecosystem, standalone

@@ -19,7 +19,7 @@ import time
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
@@ -41,6 +41,7 @@ from envspec.resolve.pypi.metadata import declared, parsed
 from envspec.resolve.pypi.no_solution import excluded_versions
 from envspec.spec.conda import read_match_spec
 from envspec.spec.load import parse_spec
+from envspec.structs import replace
 from tests.support import preloaded
 from tests.support.builders.conda_channel import write
 from tests.support.builders.projects import Dialect, File, MetadataFiles, Ranges, day

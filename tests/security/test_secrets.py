@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -16,6 +16,7 @@ from urllib.parse import quote
 import pytest
 
 from envspec.credentials import shown
+from envspec.structs import replace
 from tests.operations.test_build_projects import Repository, user_of
 from tests.support.builders import conda_packages, ecosystem
 from tests.support.builders.conda_channel import CondaChannel, write

@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +14,7 @@ import pytest
 
 from envspec.models import ImageId, Lock, Platform
 from envspec.operations.image import record_images
+from envspec.structs import replace
 from tests.conftest import Serve
 from tests.support.builders import ecosystem
 from tests.support.builders.conda_channel import row, write_channel

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from envspec.base_image.cuda import BaseImagePlan, CudaRequest
@@ -14,6 +13,7 @@ from envspec.errors import EnvspecError
 from envspec.facts import Facts, load_facts
 from envspec.models import BaseImage, CondaPackage, CudaVersion, Driver, GpuCodeFound, Lock, Platform, Resolution
 from envspec.reasons import words
+from envspec.structs import replace
 from tests.support.builders.locks import lock, package, resolution, sha256, wheel
 
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from envspec.documents import parse_toml
+from envspec.structs import replace
 
 _HEAD: Final = re.compile(rb"^-- (\S+) --\n", re.MULTILINE)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import date, datetime, time, timezone
 from functools import cache
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, Final
 
 from envspec import documents
 from envspec.reasons import Reason, Why, words
+from envspec.structs import replace
 from tests.support.builders import conda_packages, ecosystem
 from tests.support.builders.conda_channel import CondaChannel, Row, write_rows
 from tests.support.builders.conda_packages import GOLDEN_PYTHON

@@ -166,7 +166,6 @@ def _rehearse() -> None:
     from envspec.lockfile.header import LOCK_FILE
     from envspec.operations.lock.recheck import compare_lock
     from envspec.operations.lock_state import LockRequest
-    from envspec.resolve import cache as resolutions
     from envspec.spec import load_spec
 
     facts = load_facts()
@@ -174,7 +173,6 @@ def _rehearse() -> None:
         if isinstance(value, cached_property):
             getattr(facts, name)
     conda_names()
-    resolutions._stored_form()
     request = LockRequest(_ROOT / "specs" / "llm.toml", _ROOT / "locks" / "llm")
     lock = load((request.directory / LOCK_FILE).read_text(encoding="utf-8"), LOCK_FILE)
     compare_lock(lock, load_spec(request.spec_path, datetime.now(timezone.utc)), facts, request)

@@ -10,9 +10,11 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import to_builtins
 
 from envspec.image.layers.ownership import LINK, OwnedPath, sha256_of
 from envspec.image.layers.partition import partition
@@ -55,7 +57,7 @@ class CondaSource:
         """Of the packages' records, the prefix and Python, without any path of this machine."""
         records = []
         for package in self.packages:
-            fields = asdict(package).items()
+            fields = to_builtins(package).items()
             records.append({name: value for name, value in fields if name not in CONDA_REASONS})
         parts = [_FORM, PREFIX, records, self.series, self.pyc.key if self.pyc else None, self.has_history]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

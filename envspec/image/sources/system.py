@@ -19,10 +19,12 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final
+
+from msgspec import to_builtins
 
 from envspec.conformance.text import first_of
 from envspec.context import Context
@@ -49,6 +51,7 @@ from envspec.io.http_settings import ca_bundle
 from envspec.models import Platform, SystemLayer
 from envspec.names import WHITEOUT, is_whiteout
 from envspec.registry.reference import endpoint_of, parse
+from envspec.structs import replace
 
 FILES: Final = "files.zip"
 ENTRIES: Final = "entries.json"
@@ -384,7 +387,7 @@ def _record(
     layer = make_layer(source)
     identity = (layer.diff_id, layer.blob.digest, layer.blob.size_bytes)
     found = SystemLayer(request.platform, request.base_digest, request.apt, packages, *identity, undated)
-    write_file(source.folder / _HEAD, json.dumps(asdict(found) | {"platform": found.platform.value}).encode())
+    write_file(source.folder / _HEAD, json.dumps(to_builtins(found)).encode())
     if request.locked is not None and request.locked.diff_id != found.diff_id:
         raise _difference(request.locked, found)
     return found

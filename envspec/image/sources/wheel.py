@@ -16,7 +16,7 @@ import re
 import zlib
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from email.parser import BytesHeaderParser
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ from envspec.image.layers.wheel_zip import BadWheel, WheelMember, read_member, u
 from envspec.image.sources.bytecode import PycCompiler, SourceModule, with_bytecode
 from envspec.io.archives import MAX_METADATA_BYTES, path_problem
 from envspec.names import normalised
+from envspec.structs import replace
 from envspec.verifier.hashing import from_hex
 from envspec.verifier.record import DATA
 

@@ -14,10 +14,11 @@ import posixpath
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from datetime import timezone
 from typing import Final
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from envspec.data import DATA as DATA_FILES
 from envspec.data import read_template
@@ -29,6 +30,7 @@ from envspec.lockfile.export.requirements import requirements_name
 from envspec.lockfile.export.types import ContainerConfig, Content, Exported, ExportRequest, File, is_project
 from envspec.models import BaseImage, Lock, Platform, Python, Resolution, WheelFile
 from envspec.registry.reference import parse
+from envspec.structs import replace
 from envspec.verifier.record import DATA
 
 DOCKERFILE_NAME: Final = "Dockerfile"
@@ -47,8 +49,7 @@ _ESCAPED: Final = re.compile(r'["\\$]')
 _CARRIED: Final = frozenset({Content.BASE, Content.INSTALLED, Content.SYSTEM, Content.DRIVER, Content.VARIABLES})
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """One platform of the image, as the template reads it.
 
     lock: with the base image and the driver of this platform.

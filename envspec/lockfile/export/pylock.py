@@ -10,7 +10,6 @@ installer takes by its tags the one that was locked: the only one that the platf
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from packaging.markers import Marker
@@ -48,6 +47,7 @@ from envspec.lockfile.export.types import (
 from envspec.lockfile.toml_writer import Value
 from envspec.models import DIRECT_URL, GIT, LOCAL, SPEC, GpuCode, Package, Resolution, Target
 from envspec.spec.targets import marker_environment
+from envspec.structs import replace
 
 _VERSION: Final = Version("1.0")
 #: Keys of a marker whose values differ between platforms.

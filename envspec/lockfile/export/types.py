@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
 
 from envspec.conformance.text import counted
 from envspec.credentials import without_credentials
@@ -15,6 +16,7 @@ from envspec.lockfile.export.requirements import public_url
 from envspec.models import GIT, LOCAL, Lock, Package, Resolution
 from envspec.names import COMMIT
 from envspec.spec.requirements import GitAddress, read_git
+from envspec.structs import replace
 
 
 class Content(Enum):
@@ -29,8 +31,7 @@ class Content(Enum):
     SERVICES = "services"
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(Struct, frozen=True):
     """A text file of the image. path: absolute."""
 
     path: str
@@ -38,8 +39,7 @@ class File:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerConfig:
+class ContainerConfig(Struct, frozen=True):
     """How a container of the image starts; by default, as one of the base does.
 
     user: `uid:gid`.
@@ -67,8 +67,7 @@ class Location(NamedTuple):
     pages: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ExportRequest:
+class ExportRequest(Struct, frozen=True):
     """What is exported.
 
     lock: as `lockfile.document.canonical` gives it.

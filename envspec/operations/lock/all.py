@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
 from pathlib import Path
 
 from envspec.context import Context
@@ -16,6 +15,7 @@ from envspec.io.files import replace_user_file
 from envspec.lockfile.folder import folder_changes, write_folder
 from envspec.operations.lock.cache import check_owner, existing_lock, recall_lock
 from envspec.operations.lock_state import Compiled, LockRequest, variants_of
+from envspec.structs import replace
 
 #: The context of one request, for as long as it takes.
 ContextOf = Callable[[LockRequest], AbstractContextManager[Context]]

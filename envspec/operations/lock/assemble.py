@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -32,6 +31,7 @@ from envspec.resolve.upgrade import names_of
 from envspec.spec import Spec
 from envspec.spec.owner import path_from_lock
 from envspec.spec.sections import ProjectInImage
+from envspec.structs import replace
 
 if TYPE_CHECKING:
     from envspec.operations.session import Session

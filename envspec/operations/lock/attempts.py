@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct, field
 
 from envspec.context import SILENT, ReporterOf
 from envspec.credentials import without_credentials
@@ -33,6 +34,7 @@ from envspec.resolve.types import Cutoffs, ProvidedPackage, RefusedLines
 from envspec.resolve.upgrade import names_of, with_old_pins
 from envspec.spec import Requirement, Spec
 from envspec.spec.requirements import read_constraint
+from envspec.structs import replace
 
 if TYPE_CHECKING:
     from envspec.operations.lock.sdists import SdistBuilds
@@ -44,8 +46,7 @@ _TRY_S: Final = 20
 Lines: TypeAlias = Mapping[Platform, Sequence[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Struct, frozen=True):
     """One way to resolve the packages of all targets.
 
     cutoffs: up to when releases count.
@@ -64,8 +65,7 @@ class Attempt:
     newer: Collection[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Solution:
+class Solution(Struct, frozen=True):
     """The packages of all targets.
 
     attempt: the one that has a solution.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +21,7 @@ from envspec.spec import Spec
 from envspec.spec.errors import RefusedValues
 from envspec.spec.sections import BasePackages
 from envspec.spec.targets import GivenPython
+from envspec.structs import replace
 from envspec.verifier.regular import read_regular
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ existing lock.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -32,6 +31,7 @@ from envspec.models import (
 from envspec.resolve.pypi.request import indexes_of
 from envspec.spec import Spec
 from envspec.spec.dates import Age
+from envspec.structs import replace
 
 if TYPE_CHECKING:
     from envspec.resolve.types import FoundEnvironment

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -23,6 +22,7 @@ from envspec.resolve.conda.request import channels_of, conda_request
 from envspec.resolve.conda.solve import CondaSolution, solve_all
 from envspec.resolve.types import Channel, CondaRequest, Cutoffs
 from envspec.resolve.upgrade import conda_packages, has_name, moved_conda, newer_specs, without_names
+from envspec.structs import replace
 
 _Rows = Mapping[Platform, tuple[CondaPackage, ...]]
 _NONE: Final[Mapping[Platform, tuple[str, ...]]] = {}

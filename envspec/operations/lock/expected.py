@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from urllib.parse import unquote, urlsplit
 
+from msgspec import Struct
 from packaging.version import Version
 
 from envspec.base_image.apt import newest_archive
@@ -77,13 +77,13 @@ from envspec.spec.owner import path_from_lock
 from envspec.spec.requirements import read_constraint, read_git
 from envspec.spec.sections import BasePackages
 from envspec.spec.targets import targets_of
+from envspec.structs import replace
 
 #: Of indexes, only their names count here; nothing is requested.
 _URLS = IndexUrls("https://default.invalid/simple/", PYTORCH_INDEX)
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedLock:
+class ExpectedLock(Struct, frozen=True):
     """What a lock has to be. requests: for the packages from PyPI; none if the spec requires none."""
 
     lock: Lock

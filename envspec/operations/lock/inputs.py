@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -26,6 +25,7 @@ from envspec.spec.dates import Age, time_text
 from envspec.spec.errors import KeyPath, SpecError
 from envspec.spec.identity import whole_document
 from envspec.spec.load import spec_error
+from envspec.structs import replace
 
 
 def parse(text: str, request: LockRequest, now: datetime) -> Spec:

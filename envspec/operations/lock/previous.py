@@ -8,7 +8,6 @@ first: a lock's own checksum proves nothing, because whoever changes a lock writ
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import replace
 from typing import Final
 
 from envspec.base_image.cuda import REPOSITORY
@@ -26,6 +25,7 @@ from envspec.registry.errors import ImageNotFound
 from envspec.registry.reference import Reference, parse
 from envspec.spec import RequirementKind, Spec
 from envspec.spec.requirements import read_git
+from envspec.structs import replace
 
 _NO_FILE: Final = WheelFile("", "", "", None)
 

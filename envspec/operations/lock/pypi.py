@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 
 from packaging.version import Version
@@ -21,6 +20,7 @@ from envspec.resolve.pypi.metadata import parsed
 from envspec.resolve.pypi.resolver import Unsolvable
 from envspec.resolve.types import Cutoffs, ProvidedPackage
 from envspec.resolve.upgrade import differing, moved_pypi, names_of, pins_of, without_packages
+from envspec.structs import replace
 
 
 class Pypi:

@@ -8,11 +8,11 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct, field
 from packaging.version import Version
 
 from envspec.build.reproducible import metadata_of, record_digest, sha256_of
@@ -51,6 +51,7 @@ from envspec.resolve.pypi.resolver import PassedOver
 from envspec.resolve.pypi.types import TargetRequest
 from envspec.resolve.types import Release, required_by
 from envspec.resolve.upgrade import names_of
+from envspec.structs import replace
 
 #: How many of a project's releases have to state the truth until its older ones are believed.
 _BELIEVED: Final = 3
@@ -58,8 +59,7 @@ _BELIEVED: Final = 3
 _MOST_VERIFIED: Final = 30
 
 
-@dataclass(slots=True)
-class _Known:
+class _Known(Struct):
     """What is known of one target's releases.
 
     wheels: with the digests of their RECORDs.
@@ -76,8 +76,7 @@ class _Known:
     unbuilt: dict[Release, Unbuilt] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sdist:
+class _Sdist(Struct, frozen=True):
     """An sdist to build. sha256: measured if its index gives none."""
 
     release: Release
@@ -91,8 +90,7 @@ class _Sdist:
         return self.release[0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Building:
+class _Building(Struct, frozen=True):
     """What the builds of one round use."""
 
     client: IndexClient
@@ -124,8 +122,7 @@ class _Building:
         return UnbuiltSdist(package.name, package.version, target.platform.value, needs, nearest)
 
 
-@dataclass(slots=True)
-class _Problems:
+class _Problems(Struct):
     """The sdists of one round that can't be locked.
 
     refused: that may not be built, or not by a compiler.

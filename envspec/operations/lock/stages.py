@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
 
 from envspec.context import Context, ReporterOf
 from envspec.errors import StaleLock, UsageError
@@ -31,10 +32,10 @@ from envspec.spec.dates import Age
 from envspec.spec.load import read_text
 from envspec.spec.logins import login_warnings
 from envspec.spec.variants import Merged
+from envspec.structs import replace
 
 
-@dataclass(frozen=True, slots=True)
-class LockPreview:
+class LockPreview(Struct, frozen=True):
     """What writing a lock would do.
 
     changed: the paths that it would write or remove.

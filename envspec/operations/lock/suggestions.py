@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final, Protocol
 
 from packaging.version import Version
@@ -22,6 +21,7 @@ from envspec.spec import Requirement, Spec
 from envspec.spec.errors import quoted
 from envspec.spec.requirements import read_constraint, read_requirement
 from envspec.spec.sections import Override
+from envspec.structs import replace
 
 #: How many requirements are loosened to find a way out of a conflict.
 _TRIES: Final = 4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 
 from envspec.context import ReporterOf
@@ -20,6 +19,7 @@ from envspec.spec import Spec, set_as_of, set_package_as_of
 from envspec.spec.document import root_of
 from envspec.spec.errors import RefusedValues
 from envspec.spec.variants import variant_directory
+from envspec.structs import replace
 
 
 def upgrade_text(text: str, request: LockRequest, now: datetime) -> str:

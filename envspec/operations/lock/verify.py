@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from envspec.context import Context
 from envspec.errors import StaleLock, UsageError
@@ -31,10 +32,10 @@ from envspec.operations.lock_state import LockRequest, LockState
 from envspec.spec import load_spec
 from envspec.spec.dates import utc_text
 from envspec.spec.identity import read_document
+from envspec.structs import replace
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
+class Verified(Struct, frozen=True):
     """The result: equal, byte for byte, if there are no differences.
 
     unverified: what nothing decides, a line each.

@@ -14,7 +14,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +28,7 @@ from envspec.resolve.conda.records import by_name, record_name
 from envspec.resolve.conda.solver import CondaUnsolvable, Rattler
 from envspec.resolve.pypi.resolver import ResolverError
 from envspec.resolve.types import CondaRequest
+from envspec.structs import replace
 
 if TYPE_CHECKING:
     from rattler import MatchSpec, RepoDataRecord

@@ -10,10 +10,12 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass
 from itertools import starmap
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
+
+from msgspec.structs import astuple
 
 from envspec.documents import parse_json
 from envspec.errors import NoSolution
@@ -27,6 +29,7 @@ from envspec.origins import origin_of
 from envspec.resolve import cache
 from envspec.resolve.conda.channel_client import channel_client, without_login
 from envspec.resolve.types import CondaProvided
+from envspec.structs import replace
 
 if TYPE_CHECKING:
     from rattler import Client

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -14,6 +13,7 @@ from envspec import names
 from envspec.models import SPEC, CondaPackage, Dependent
 from envspec.resolve.conda.channel_client import ChannelError, without_credentials
 from envspec.resolve.types import Channel, CondaRequest
+from envspec.structs import replace
 
 if TYPE_CHECKING:
     from rattler import GenericVirtualPackage, PackageRecord, RepoDataRecord, Version

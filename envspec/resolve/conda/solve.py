@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,7 @@ from envspec.resolve.conda.records import (
 )
 from envspec.resolve.conda.solver import CondaSolver, CondaUnsolvable
 from envspec.resolve.types import Channel, CondaRequest
+from envspec.structs import replace
 
 if TYPE_CHECKING:
     from rattler import RepoDataRecord

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
 
 from envspec.errors import NoSolution
 from envspec.facts.torch import MEMBERS
@@ -21,6 +22,7 @@ from envspec.resolve.types import (
 from envspec.spec import Requirement, RequirementKind
 from envspec.spec.errors import nearest
 from envspec.spec.sections import Pip
+from envspec.structs import replace
 
 
 class PypiCondaConflict(NoSolution):
@@ -136,8 +138,7 @@ def torch_family_conflict(
     return PypiCondaConflict(text, hint=f"put {names} into [conda] dependencies")
 
 
-@dataclass(frozen=True, slots=True)
-class UnbuiltSdist:
+class UnbuiltSdist(Struct, frozen=True):
     """A release that is an sdist alone, and why there is no wheel of it.
 
     needs: normalised names of what requires it.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from packaging.version import Version
 
 from envspec.errors import NoSolution
@@ -21,8 +21,7 @@ from envspec.resolve.pypi.wheel_coverage import loading_pythons
 from envspec.spec.pip_lines import index_lines
 
 
-@dataclass(frozen=True, slots=True)
-class _Wheel:
+class _Wheel(Struct, frozen=True):
     version: Version
     label: Label
     filename: str

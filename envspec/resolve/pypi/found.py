@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -30,6 +29,7 @@ from envspec.resolve.pypi.metadata import (
 )
 from envspec.resolve.pypi.types import Bound
 from envspec.resolve.types import FoundEnvironment, FoundPackage
+from envspec.structs import replace
 
 #: In bytes; a report of `pip inspect` of 1,000 packages has 10 million.
 MOST_BYTES: Final = 64 << 20

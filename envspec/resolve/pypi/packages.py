@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from msgspec import Struct, field
 from packaging.requirements import Requirement
 from packaging.version import Version
 
@@ -51,6 +51,7 @@ from envspec.resolve.pypi.shared_files import MAX_INIT_BYTES, shared_files
 from envspec.resolve.pypi.types import OLD_PINS, BoundKind, PypiRequest
 from envspec.resolve.pypi.wheel_coverage import no_wheel_reason
 from envspec.resolve.types import CondaProvided, FoundPackage, ProvidedPackage
+from envspec.structs import replace
 
 #: A package this much older than `as_of` is reported if something else than the spec holds it back.
 FAR_BACK_DAYS: Final = 2 * 365
@@ -61,8 +62,7 @@ _BY_SPEC: Final = ("spec-requires", "spec-overrides", "needs-spec", "constrained
 _NO_SET: Final = (reason("fits-no-set"),)
 
 
-@dataclass(slots=True)
-class _Node:
+class _Node(Struct):
     """One pinned package while the graph is built.
 
     offered: the extras that it has.
@@ -83,8 +83,7 @@ class _Node:
     askers: set[Dependent] = field(default_factory=set)
 
 
-@dataclass(frozen=True, slots=True)
-class _Graph:
+class _Graph(Struct, frozen=True):
     """The pinned packages of one target.
 
     environment: for markers.
@@ -101,8 +100,7 @@ class _Graph:
         return list(applicable(node.requires, self.environment, frozenset(node.extras)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Chosen:
+class _Chosen(Struct, frozen=True):
     """A package to install.
 
     backtracked: whether nothing excludes a newer release but its own requirements, which do not fit the others.

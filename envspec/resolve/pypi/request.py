@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from functools import partial
 
+from msgspec import Struct, field
 from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag
 from packaging.version import Version
@@ -50,10 +50,10 @@ from envspec.spec.errors import KeyPath, RefusedValues
 from envspec.spec.requirements import read_override, without_label
 from envspec.spec.sections import IndexFormat
 from envspec.spec.targets import has_cuda, marker_environment, wheel_tags
+from envspec.structs import replace
 
 
-@dataclass(frozen=True, slots=True)
-class GivenPackages:
+class GivenPackages(Struct, frozen=True):
     """Packages that come from no index.
 
     wheels: those that the spec names, by their URL without credentials.
@@ -68,8 +68,7 @@ class GivenPackages:
     found: FoundEnvironment | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class IndexUrls:
+class IndexUrls(Struct, frozen=True):
     """The simple pages of the default index, and of PyTorch's indexes, with `{variant}`."""
 
     default: str
@@ -152,8 +151,7 @@ def target_request(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Lines:
+class _Lines(Struct, frozen=True):
     """The lines of a spec that apply to one target.
 
     environment: for markers.

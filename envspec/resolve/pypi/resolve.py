@@ -7,7 +7,6 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, nullcontext
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -34,6 +33,7 @@ from envspec.resolve.pypi.refused_lines import refused_lines
 from envspec.resolve.pypi.resolver import Pins, Resolver, Unsolvable, Workspace
 from envspec.resolve.pypi.types import PypiRequest, TargetRequest, exclusions_of
 from envspec.resolve.types import RefusedLine, RefusedLines, Release
+from envspec.structs import replace
 
 #: How many releases of one package a warning names.
 _NAMED: Final = 3

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
+
+from msgspec import Struct
 
 from envspec.errors import EnvspecError, NoSolution
 from envspec.io.confine import ALONE
@@ -19,8 +20,7 @@ from envspec.resolve.pypi.index.view import Bodies
 from envspec.resolve.pypi.types import PypiRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Workspace:
+class Workspace(Struct, frozen=True):
     """Where a resolver runs.
 
     simple_url: the only index.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
+from msgspec import Struct
 from packaging.version import Version
 
 from envspec.errors import NoSolution
@@ -18,6 +18,7 @@ from envspec.resolve import cache
 from envspec.resolve.pypi.index.routing import Rules
 from envspec.resolve.pypi.index.selection import Sdists
 from envspec.resolve.types import Release
+from envspec.structs import replace
 
 
 class BoundKind(Enum):
@@ -44,8 +45,7 @@ OLD_PINS: Final = (BoundKind.KEPT, BoundKind.SAME)
 _PINS: Final = (BoundKind.PINNED, *OLD_PINS)
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(Struct, frozen=True):
     """A bound on a package that is required.
 
     line: of PEP 508: `numpy<2`; of one release `numpy==2.2.6` or `numpy!=2.2.6`.
@@ -63,8 +63,7 @@ class Bound:
         return name, Version(text)
 
 
-@dataclass(frozen=True, slots=True)
-class PypiRequest:
+class PypiRequest(Struct, frozen=True):
     """What a resolver resolves for one target. requirements: PEP 508 lines."""
 
     target: Target
@@ -109,8 +108,7 @@ def exclusions_of(releases: Mapping[Release, str]) -> list[Bound]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class TargetRequest:
+class TargetRequest(Struct, frozen=True):
     """One target's request with everything that decides its result, and what was decided to make it.
 
     identity: JSON of all that decides the rules (indexes, `as_of`, facts), without credentials: rules contain

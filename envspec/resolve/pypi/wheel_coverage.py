@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from envspec.facts.tables import ranges_text
@@ -11,6 +10,7 @@ from envspec.models import Platform, Python, Target
 from envspec.reasons import Reason, reason
 from envspec.resolve.pypi.index.selection import TagRanks
 from envspec.spec.targets import glibc_of, wheel_tags
+from envspec.structs import replace
 
 #: The Pythons other than a target's that wheels are compared with.
 _PYTHONS: Final = tuple(f"3.{minor}" for minor in range(6, 20))

@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from envspec.resolve.conda.records import cuda_constraint, package_of
 from envspec.resolve.conda.solver import CondaSolver, CondaUnsolvable, Rattler
 from envspec.resolve.pypi.resolver import ResolverError
 from envspec.resolve.types import Channel, CondaRequest, VirtualPackage
+from envspec.structs import replace
 from tests.support.builders import conda_packages
 from tests.support.builders.conda_archive import milliseconds
 from tests.support.builders.conda_channel import CondaChannel, write

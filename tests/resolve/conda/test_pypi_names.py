@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,7 @@ from envspec.resolve.conda.pypi_names import (
     with_provided,
 )
 from envspec.resolve.types import CondaProvided
+from envspec.structs import replace
 
 FORGE = "https://conda.anaconda.org/conda-forge"
 PYTHON = ("python >=3.11,<3.12.0a0", "python_abi 3.11.* *_cp311")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
@@ -13,6 +12,7 @@ from envspec.resolve import RESOLVERS, SOLVERS, resolver, solver
 from envspec.resolve.pypi.index.routing import PackageIndex, Rules
 from envspec.resolve.pypi.resolver import uv_reason
 from envspec.resolve.pypi.types import PypiRequest, TargetRequest, exclusions_of
+from envspec.structs import replace
 
 BECAUSE = "Because torch==2.9.1 depends on cudnn==9 and you require torch, we can conclude that you require cudnn==9."
 AND = "And because you require cudnn==8, we can conclude that your requirements are unsatisfiable."

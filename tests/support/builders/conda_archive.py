@@ -13,12 +13,13 @@ import struct
 import tarfile
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
 from functools import cached_property
 from typing import Final
 
+from envspec.structs import replace
 from tests.support.builders.zips import record_digest, tarred, zipped
 
 #: What stands for the environment's folder in a file: 255 characters, as conda-build makes it.

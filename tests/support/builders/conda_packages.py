@@ -6,10 +6,10 @@ import hashlib
 import platform as machine
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from envspec.structs import replace
 from tests.support.builders.conda_archive import (
     PREFIX,
     CondaArchive,

@@ -14,11 +14,12 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from envspec.models import Package, Python
+from envspec.structs import replace
 from envspec.verifier.record import wheel_sha256
 from tests.support.builders.environments import BASE, SERIES, installs, make_lock, pin, write_lock
 from tests.support.builders.projects import File

@@ -11,11 +11,12 @@ import posixpath
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from envspec.image.layers.types import Entry, EntryKind
 from envspec.image.sources.wheel import LockedWheel, Scheme
+from envspec.structs import replace
 from tests.support.builders.entries import content
 
 #: Python that runs the tests and pip, so that pip installs for it.

@@ -10,9 +10,11 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import parse_qs, urlsplit
+
+from envspec.structs import replace
 
 
 @dataclass(frozen=True, slots=True)

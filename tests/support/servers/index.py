@@ -19,11 +19,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from envspec.structs import replace
 from tests.support.builders.projects import Caching, Compression, Dialect, File, MetadataFiles, Ranges, by_name
 from tests.support.builders.wheels import normalized
 from tests.support.servers import pages

@@ -6,10 +6,10 @@ import hashlib
 import html
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from urllib.parse import quote
 
+from envspec.structs import replace
 from tests.support.builders.projects import Dialect, File, Hashes, Hrefs, MetadataFiles, Pages, Sizes, Times
 
 JSON_TYPE = "application/vnd.pypi.simple.v1+json"

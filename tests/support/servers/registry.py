@@ -14,10 +14,11 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from envspec.structs import replace
 from tests.support.servers.loopback import Answer, Asked, Loopback, basic, head_of, read_head, reply, reset
 
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"

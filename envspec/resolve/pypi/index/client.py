@@ -9,7 +9,7 @@ import tempfile
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from email.parser import BytesParser
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
+from msgspec.structs import astuple
 from packaging.utils import parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
