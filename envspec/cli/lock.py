@@ -429,7 +429,7 @@ def _written(request: LockRequest, changed: Sequence[Path], chosen: Mapping[str,
 def _preview(request: LockRequest, made: Compiled) -> Done:
     """What a lock would change."""
     from envspec.conformance.text import counted
-    from envspec.operations.lock.stages import preview
+    from envspec.operations.lock.finish import preview
     from envspec.report import LOCK_DIFF
 
     found = preview(request, made)

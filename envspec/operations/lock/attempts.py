@@ -19,7 +19,7 @@ from envspec.io.http_settings import default_index_url
 from envspec.io.lazy_http import open_lazy_http
 from envspec.io.tasks import run_interruptible
 from envspec.models import DIRECT_URL, Commit, Platform, Resolution, Target
-from envspec.operations.lock_state import LockState, is_to_build, linux_platforms, packages_in
+from envspec.operations.lock_state import LockState, is_to_build, packages_in
 from envspec.origins import PYTORCH_INDEX
 from envspec.resolve import resolver
 from envspec.resolve.pypi.index.client import IndexClient
@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 #: For how many seconds another [pip] is tried.
 _TRY_S: Final = 20
 
+#: Modules of the stages after the engines.
+_LATER: Final = ("envspec.operations.lock.finish", "envspec.operations.lock.assemble", "envspec.image.services")
+#: Modules that look up the digests of base images: 0.1 s.
+_OF_REGISTRIES: Final = ("envspec.operations.session", "envspec.registry.client", "aiohttp")
 #: More constraints, of each platform.
 Lines: TypeAlias = Mapping[Platform, Sequence[str]]
 
@@ -185,14 +189,13 @@ class Attempts:
         return found
 
     def _import_later(self) -> None:
-        """Import the modules of the next stage while the engines run."""
-        import_module("envspec.operations.lock.assemble")
-        import_module("envspec.lockfile.export")
-        state = self._state
-        if linux_platforms(state.spec) and state.old is None and not self.context.is_offline:
-            # What asks a registry for the digests of a base image takes 0.1 s.
-            for module in ("envspec.operations.session", "envspec.registry.client", "aiohttp"):
-                import_module(module)
+        """Import the modules of the next stages while the engines run."""
+        spec, modules = self._state.spec, list(_LATER)
+        has_base = spec.image.base or any(map(spec.cuda_on, spec.env.platforms))
+        if has_base and self._state.old is None and not self.context.is_offline:
+            modules += _OF_REGISTRIES
+        for module in modules:
+            import_module(module)
 
     def _resolve(self, requests: Sequence[TargetRequest]) -> tuple[Resolution, ...]:
         """What the requests resolve to. Sdists that are chosen are built, and count by what their wheels require; if
