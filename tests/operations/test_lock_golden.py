@@ -33,12 +33,16 @@ def test_uv_explains_a_conflict(tmp_path: Path) -> None:
     assert "you require one and other" in ran.error
 
 
-#: Resolved by all resolvers, for the Python and the platform at hand: what each has its own ways with.
+#: Resolved by all resolvers: what each has its own ways with.
 BY_ALL = [
     "lock_decisions/backtracks-far",
+    "lock_decisions/extension-by-its-label",
+    "lock_decisions/extension-newer-for-another-torch",
     "lock_decisions/extras",
+    "lock_decisions/glibc-bounds-wheels",
     "lock_decisions/overrides",
     "lock_decisions/private-index",
+    "lock_decisions/requires-python-older-patch",
     "lock_decisions/sdist-that-is-pure",
     "lock_decisions/torchaudio-held-by-its-torch",
     "lock_decisions/wheel-by-url",
