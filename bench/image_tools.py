@@ -522,7 +522,7 @@ class Direct:
             for part in cache.iterdir():
                 if part.name not in _OF_WHEELS:
                     shutil.rmtree(part)
-        build = [_OURS, "image", "build", locked.folder, *self.options, "--push", image]
+        build: Command = [_OURS, "image", "build", locked.folder, *self.options, "--push", image]
         return Order(build, environ=self._environ(place))
 
     def run_of(self, place: Place, locked: Locked, engine: Engine, *words: str) -> Order:

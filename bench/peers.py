@@ -160,7 +160,7 @@ def _pyproject(job: Job, extra: str = "") -> None:
 
 
 def _uv_project(job: Job) -> None:
-    _pyproject(job, f'[tool.uv]\npackage = false\nno-build = true\nexclude-newer = "{job.as_of}"\n')
+    _pyproject(job, "[tool.uv]\npackage = false\n")
 
 
 def _poetry_project(job: Job) -> None:
@@ -185,13 +185,23 @@ def _uv_compile(job: Job) -> Command:
 
 
 def _uv_lock(job: Job) -> Command:
-    return [job.bin / "uv", "lock", "--quiet", "--python", job.python, "--cache-dir", job.cache]
+    # Not in [tool.uv]: UV_NO_CONFIG hides it.
+    limits = ("--no-build", "--exclude-newer", job.as_of)
+    return [job.bin / "uv", "lock", "--quiet", "--python", job.python, "--cache-dir", job.cache, *limits]
 
 
 def _pip_compile(job: Job) -> Command:
     return [
         job.bin / "pip-compile",
-        *("requirements.in", "-o", "requirements.txt", "--quiet", "--generate-hashes", "--strip-extras"),
+        *(
+            "requirements.in",
+            "-o",
+            "requirements.txt",
+            "--quiet",
+            "--generate-hashes",
+            "--strip-extras",
+            "--allow-unsafe",
+        ),
         *("--no-emit-index-url", "--cache-dir", job.cache / "pip-tools", "--uploaded-prior-to", job.as_of),
         "--pip-args=--only-binary=:all:",
     ]
@@ -296,8 +306,6 @@ PEERS: Final[Mapping[str, Peer]] = {peer.name: peer for peer in _ALL}
 
 # ------------------------------------------------------------------------------------------------ what a tool locked
 
-FAMILY: Final = ("torch", "torchvision", "torchaudio", "torchtext")
-
 
 def pins_of(result: Path) -> dict[str, str]:
     """Name -> version; a universal lock's several versions of one name come joined with `|`.
@@ -307,10 +315,6 @@ def pins_of(result: Path) -> dict[str, str]:
     if result.is_dir():
         return _requirement_pins(result / "requirements.linux-64.txt")
     return _requirement_pins(result) if result.suffix == ".txt" else _toml_pins(result)
-
-
-def family_of(pins: dict[str, str]) -> dict[str, str]:
-    return {name: pins[name] for name in FAMILY if name in pins}
 
 
 def _requirement_pins(file: Path) -> dict[str, str]:
