@@ -7,6 +7,7 @@ connection ends.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import socket
 import time
@@ -34,6 +35,8 @@ _PHRASES: Final = {
 _ENDING: Final = frozenset({400, 405, 407, 408, 413, 431, 500, 505})
 _BODILESS: Final = frozenset({204, 304})
 _PIECE_BYTES: Final = 1024 * 1024
+#: Of connections that asyncio accepts at once, before any counts. It reports on stderr if it cannot open more files.
+_ACCEPTED: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,8 @@ class Limits:
     head_bytes: of a request.
     headers: of a request.
     waiting: requests of one connection that wait while an earlier one is answered.
-    connections: at a time; for one more, the one that has waited longest for its client ends.
+    connections: at a time, and at most half of the files that this process may open; for one more, the one that has
+        waited longest for its client ends.
     client_s: how long a connection waits for its client: for a whole head, or for answers to be read.
     """
 
@@ -119,9 +123,9 @@ async def serve_requests(
 ) -> AsyncIterator[None]:
     """Answer what connects to a listener, until the context ends. A client that disconnects cancels its request."""
     service = _Service(handler, limits or Limits())
-    server = await asyncio.get_running_loop().create_server(
-        lambda: _Connection(service), sock=listener, backlog=BACKLOG
-    )
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: _Connection(service), sock=listener, backlog=_ACCEPTED)
+    listener.listen(BACKLOG)
     sweeping = asyncio.ensure_future(service.sweep())
     try:
         yield
@@ -131,17 +135,28 @@ async def serve_requests(
         await service.close()
 
 
+def _most_files() -> float:
+    """How many files this process may open."""
+    try:
+        import resource
+    except ImportError:
+        return math.inf
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return math.inf if limit == resource.RLIM_INFINITY else limit
+
+
 class _Service:
     """The connections of one server."""
 
     def __init__(self, handler: Handler, limits: Limits) -> None:
         self.handler = handler
         self.limits = limits
+        self._most = min(limits.connections, _most_files() / 2)
         self.connections: set[_Connection] = set()
         self.is_closed = False
 
     def add(self, connection: _Connection) -> None:
-        if len(self.connections) >= self.limits.connections:
+        if len(self.connections) >= self._most:
             longest = min(self._waiting(), key=lambda each: each.waits_since or 0.0, default=connection)
             longest.transport.abort()
             self.connections.discard(longest)

@@ -6,8 +6,10 @@ import asyncio
 import re
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -508,6 +510,30 @@ def test_many_connections() -> None:
                 assert await asyncio.wait_for(client.rest(), 10) == b""
 
     asyncio.run(run())
+
+
+def test_more_connections_than_open_files() -> None:
+    """In a process of its own, since the limit is its."""
+    script = (
+        "import asyncio, resource, sys; from envspec.io import http_server as server, loopback\n"
+        "async def main():\n"
+        "  with loopback.listening() as on:\n"
+        "    async with server.serve_requests(on.socket, lambda _: server.Answer(200)):\n"
+        "      print(on.socket.getsockname()[1], flush=True)\n"
+        "      await asyncio.to_thread(sys.stdin.read)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))\n"
+        "asyncio.run(main())\n"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", script], stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdout is not None
+        address = ("127.0.0.1", int(process.stdout.readline()))
+        with ExitStack() as stack:
+            for _ in range(500):
+                last = stack.enter_context(socket.create_connection(address, 10))
+            last.sendall(GET + b"\r\n")
+            assert last.recv(12) == b"HTTP/1.1 200"
+        assert process.communicate(b"", 10) == (b"", b"")
 
 
 def test_busy_connections_are_not_ended_for_more() -> None:
