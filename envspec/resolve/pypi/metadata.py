@@ -70,7 +70,7 @@ Overrides = Mapping[str, SpecifierSet | None]
 
 def override(text: str, overrides: Overrides) -> str | None:
     """A requirement with other versions, its extras and marker the same; None if it is removed."""
-    requirement = parsed(text)
+    requirement = parsed(text) if overrides else None
     if requirement is None or (name := normalised(requirement.name)) not in overrides:
         return text
     requirement, versions = copy(requirement), overrides[name]

@@ -33,7 +33,7 @@ from envspec.resolve.pypi.extensions import labels_of
 from envspec.resolve.pypi.found import is_release
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.routing import Rules
-from envspec.resolve.pypi.index.selection import of_version, upload_time, version_of
+from envspec.resolve.pypi.index.selection import of_version, releases_of, upload_time
 from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import (
     allows,
@@ -65,6 +65,7 @@ _NO_SET: Final = (reason("fits-no-set"),)
 class _Node(Struct):
     """One pinned package while the graph is built.
 
+    releases: what the target sees of its project.
     offered: the extras that it has.
     replaced: what its metadata has instead of some of `requires`.
     removed: what it has besides.
@@ -74,6 +75,7 @@ class _Node(Struct):
     name: str
     version: Version
     file: ListedFile
+    releases: Mapping[Version, Sequence[ListedFile]]
     requires: tuple[str, ...]
     offered: frozenset[str]
     replaced: Mapping[str, str]
@@ -143,7 +145,7 @@ async def build(request: PypiRequest, pins: Pins, view: View) -> Resolution:
         if each.moved:
             moved.append(each.moved)
         if each.backtracked and each.package in held_back:
-            rows.append(HeldBack(each.package.name, held_back[each.package], await _oldest_recent(each.node, view)))
+            rows.append(HeldBack(each.package.name, held_back[each.package], _oldest_recent(each.node, view)))
     return Resolution(
         request.target,
         tuple(each.package for each in chosen),
@@ -264,10 +266,9 @@ async def _former_extras(node: _Node, view: View) -> frozenset[str]:
     if not lacking or node.name in view.rules.direct:
         return frozenset()
     older: dict[Version, ListedFile] = {}
-    for file in (await view.selection(node.name)).files.values():
-        version = version_of(file.filename)
-        if version is not None and version < node.version and lacking[0].specifier.contains(version):
-            older[version] = file
+    for version, files in node.releases.items():
+        if version < node.version and lacking[0].specifier.contains(version):
+            older[version] = files[-1]
     if not older:
         return frozenset()
     return offered_extras(await view.metadata(node.name, older[min(older)].filename))
@@ -299,7 +300,8 @@ def _untagged_warning(node: _Node, rules: Rules) -> Reason | None:
 
 async def _node(name: str, version: str, view: View) -> _Node:
     exact = Version(version)
-    files = of_version((await view.selection(name)).files.values(), exact)
+    releases = releases_of((await view.selection(name)).files.values())
+    files = releases.get(exact)
     if not files:
         raise ResolverError(f"{name} {version} was chosen, but the index lists no file of it for this target")
 
@@ -314,10 +316,12 @@ async def _node(name: str, version: str, view: View) -> _Node:
             removed.append(text)
             continue
         requires.append(new)
+        if new == text:
+            continue
         before, after = parsed(text), parsed(new)
         if before and after and before.specifier != after.specifier:
             replaced[str(after)] = without_marker(before)
-    return _Node(name, exact, file, tuple(requires), offered_extras(published), replaced, tuple(removed))
+    return _Node(name, exact, file, releases, tuple(requires), offered_extras(published), replaced, tuple(removed))
 
 
 def _rank(file: ListedFile, view: View) -> int:
@@ -372,7 +376,7 @@ async def _newest_release(node: _Node, graph: _Graph) -> tuple[Rejected | None, 
     request, view = graph.request, graph.view
     if node.name in view.rules.direct:
         return None, False
-    candidates = await _newer_releases(node, view)
+    candidates = _newer_releases(node, view)
     if not candidates:
         # A newer release may have no file that this target can load.
         newest = (await view.selection(node.name)).unloadable
@@ -415,7 +419,7 @@ async def _reason(node: _Node, candidate: tuple[Version, ListedFile], graph: _Gr
     if problem := view.unreadable.get(release):
         return (reason("unreadable", problem=problem),), False
     required = applicable(declared(metadata), graph.environment, frozenset(node.extras))
-    return await _unmet_requirement(required, graph)
+    return _unmet_requirement(required, graph)
 
 
 def _needs_python(needed: str | None, python: str) -> Why:
@@ -450,7 +454,7 @@ async def _why_not_chosen(version: Version | None, node: _Node, graph: _Graph) -
     if version is None or version == node.version or node.name in view.rules.direct:
         return None
     text = str(version)
-    files = of_version((await view.selection(node.name)).files.values(), version)
+    files = node.releases.get(version)
     if files:
         file = min(files, key=lambda file: file.filename)
         why, _ = await _reason(node, (version, file), graph)
@@ -475,7 +479,7 @@ def _needs_provided(line: str, provider: ProvidedPackage) -> Reason:
     return reason("needs-of-conda", requirement=line, package=package, version=version, channel=provider.channel)
 
 
-async def _unmet_requirement(required: Iterable[Requirement], graph: _Graph) -> tuple[Why, bool]:
+def _unmet_requirement(required: Iterable[Requirement], graph: _Graph) -> tuple[Why, bool]:
     """The requirement of a newer release that the other pins do not meet, and whether the resolver backtracked."""
     view = graph.view
     for requirement in required:
@@ -488,7 +492,7 @@ async def _unmet_requirement(required: Iterable[Requirement], graph: _Graph) -> 
         other = graph.nodes.get(name)
         if other is None or requirement.specifier.contains(other.version, prereleases=True):
             continue
-        if bound := await _bound_of_spec(other, requirement, view):
+        if bound := _bound_of_spec(other, requirement, view):
             return (reason("needs-spec", requirement=line, other=bound),), False
         return (reason("needs-other", requirement=line, other=name, version=other.version),), True
     return _NO_SET, True
@@ -532,9 +536,9 @@ def _bound(asker: Dependent, name: str) -> Reason:
     return reason("needed-by", package=asker.name, requirement=asker.requirement)
 
 
-async def _bound_of_spec(node: _Node, requirement: Requirement, view: View) -> str | None:
+def _bound_of_spec(node: _Node, requirement: Requirement, view: View) -> str | None:
     """The spec's requirement on a package if it excludes every newer release that would meet `requirement`."""
-    newer = await _newer_releases(node, view)
+    newer = _newer_releases(node, view)
     meeting = [version for version in newer if requirement.specifier.contains(version, prereleases=True)]
     if not meeting:
         return None
@@ -544,30 +548,31 @@ async def _bound_of_spec(node: _Node, requirement: Requirement, view: View) -> s
     return None
 
 
-async def _newer_releases(node: _Node, view: View) -> dict[Version, ListedFile]:
+def _newer_releases(node: _Node, view: View) -> dict[Version, ListedFile]:
     """The releases newer than the pin that the target can load, with the best file of each; yanked ones excluded."""
     found: dict[Version, ListedFile] = {}
 
     def preference(file: ListedFile) -> tuple[int, str]:
         return _rank(file, view), file.filename
 
-    for file in (await view.selection(node.name)).files.values():
-        version = version_of(file.filename)
-        if version is None or version <= node.version or file.yanked is not None:
+    for version, files in node.releases.items():
+        if version <= node.version:
             continue
         if node.name in view.rules.extensions and version.public == node.version.public:
             # Another label of the same release.
             continue
         if version.is_prerelease and not node.version.is_prerelease:
             continue
-        found[version] = min(found.get(version, file), file, key=preference)
+        offered = [file for file in files if file.yanked is None]
+        if offered:
+            found[version] = min(offered, key=preference)
     return found
 
 
-async def _oldest_recent(node: _Node, view: View) -> str:
+def _oldest_recent(node: _Node, view: View) -> str:
     """The oldest of the newer releases that is not years old; empty if there is none."""
     oldest = view.rules.as_of - timedelta(days=_far_back_days(node.askers, backtracked=True))
-    newer = await _newer_releases(node, view)
+    newer = _newer_releases(node, view)
     recent = [each for each, file in newer.items() if file.uploaded and upload_time(file.uploaded) > oldest]
     return str(min(recent)) if recent else ""
 

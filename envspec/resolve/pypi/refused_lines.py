@@ -17,7 +17,7 @@ from envspec.names import normalised
 from envspec.resolve.pypi.extensions import published_elsewhere
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.routing import NotListed, PackageIndexError, Rules
-from envspec.resolve.pypi.index.selection import upload_time, version_of
+from envspec.resolve.pypi.index.selection import releases_of, upload_time
 from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import parsed
 from envspec.resolve.pypi.types import PypiRequest
@@ -62,10 +62,10 @@ def _check_mirror(names: Set[str], view: View) -> None:
 async def _refused_line(text: str, line: Requirement, target: Target, view: View) -> RefusedLine | None:
     name = normalised(line.name)
     try:
-        visible = _releases((await view.selection(name)).files.values())
+        visible = releases_of((await view.selection(name)).files.values())
         if _allowed_releases(line, visible):
             return None
-        listed = _releases(await view.listed(name))
+        listed = releases_of(await view.listed(name))
     except NotListed:
         if not view.rules.is_of_default(name):
             return None
@@ -156,14 +156,6 @@ def _newest(versions: Iterable[Version]) -> Version:
 def _first_upload(files: Iterable[ListedFile]) -> datetime | None:
     """When the first of the files was uploaded; None if it is unknown."""
     return min((upload_time(file.uploaded) for file in files if file.uploaded), default=None)
-
-
-def _releases(files: Iterable[ListedFile]) -> _Releases:
-    found: dict[Version, list[ListedFile]] = {}
-    for file in files:
-        if version := version_of(file.filename):
-            found.setdefault(version, []).append(file)
-    return found
 
 
 def _allowed_releases(line: Requirement, releases: _Releases) -> _Releases:

@@ -98,6 +98,24 @@ def of_version(files: Iterable[ListedFile], version: Version) -> list[ListedFile
     return [file for file in files if version_of(file.filename) == version]
 
 
+def releases_of(files: Iterable[ListedFile]) -> dict[Version, list[ListedFile]]:
+    """The files of each release, in their order; none of those whose version is not PEP 440's."""
+    found: dict[Version, list[ListedFile]] = {}
+    # Releases have up to 100 files: a version is read once.
+    of_text: dict[str, list[ListedFile]] = {}
+    for file in files:
+        if len(file.filename) > LONGEST:
+            continue
+        text = version_text(file.filename)
+        listed = of_text.get(text)
+        if listed is None:
+            version = pep440(text)
+            listed = [] if version is None else found.setdefault(version, [])
+            of_text[text] = listed
+        listed.append(file)
+    return found
+
+
 def version_text(filename: str) -> str:
     """The version as a file name writes it, a wheel's with or without its tags; empty if it has none."""
     for end in SDIST_SUFFIXES:
