@@ -191,8 +191,9 @@ class Attempts:
     def _import_later(self) -> None:
         """Import the modules of the next stages while the engines run."""
         spec, modules = self._state.spec, list(_LATER)
-        has_base = spec.image.base or any(map(spec.cuda_on, spec.env.platforms))
-        if has_base and self._state.old is None and not self.context.is_offline:
+        base = spec.image.base
+        is_by_tag = "@" not in base if base else any(map(spec.cuda_on, spec.env.platforms))
+        if is_by_tag and self._state.old is None and not self.context.is_offline:
             modules += _OF_REGISTRIES
         for module in modules:
             import_module(module)
