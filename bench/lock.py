@@ -58,7 +58,7 @@ FOUR_TIMES: Final = 1.7
 FOUR_MB: Final = 220
 #: An interpreter that does nothing, and the CPU times of commands as multiples of its.
 PASS: Final = "python -c pass"
-STARTS: Final = {"--help": 4, "lock --check": 8, "lock --check, empty cache": 25}
+STARTS: Final = {"--help": 4, "lock --check": 8, "lock --check, again": 8, "lock --check, empty cache": 25}
 #: Beside the stacks: what takes hundredths of a second.
 STARTS_ALONE: Final = "starts"
 #: Lines of a table without rows.
@@ -107,7 +107,10 @@ class Bench:
                 self.fetched += self.recorded.counts().fetched - before
 
     def starts(self, stack: Stack, runs: int) -> None:
-        """CPU time of `--help` and of `lock --check`, where the cache knows the lock and where it is empty."""
+        """CPU time of `--help` and of `lock --check`: the first after a lock, the same again, and on another machine.
+
+        A check is remembered, so the first one starts each time from the cache as the lock left it.
+        """
         peer = PEERS[OURS]
         job = self.setup.job(peer, stack)
         peer.prepare(job)
@@ -116,17 +119,23 @@ class Bench:
             self.results.absences.append(Absence("starts", OURS, "all", f"no lock: {published(made.output)}"))
             return
         check = [*peer.lock(job), "--check"]
+        locked = job.cache.with_name("locked")
+        shutil.copytree(job.cache, locked)
+        first = replace(job, cache=job.cache.with_name("first"))
         empty = replace(job, cache=job.cache.with_name("empty"))
         commands: dict[str, tuple[Job, Command]] = {
             PASS: (job, [sys.executable, "-c", "pass"]),
             "--help": (job, [job.bin / "envspec", "--help"]),
-            "lock --check": (job, check),
+            "lock --check": (first, check),
+            "lock --check, again": (job, check),
             "lock --check, empty cache": (empty, check),
         }
         for turn in range(UNTIMED, runs):
             for name in _in_turn(commands, turn):
                 job, command = commands[name]
-                shutil.rmtree(empty.cache, ignore_errors=True)
+                for changed in (first.cache, empty.cache):
+                    shutil.rmtree(changed, ignore_errors=True)
+                shutil.copytree(locked, first.cache)
                 cost = self._run(peer, job, command, Watch.TIME)
                 if turn != UNTIMED:
                     self.results.note(sampled("starts", name, "CPU", turn, cost))

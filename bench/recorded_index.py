@@ -18,6 +18,7 @@ import io
 import json
 import os
 import re
+import shutil
 import ssl
 import subprocess
 import sys
@@ -35,7 +36,7 @@ from urllib.parse import quote, unquote
 from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
 from packaging.version import InvalidVersion
 
-from bench.harness import default_index, module
+from bench.harness import NotHere, default_index, module
 
 #: Added to each answer, and to the first of a connection once more for TCP and once more for TLS.
 ROUND_TRIP_S: Final = 0.02
@@ -96,6 +97,8 @@ def running(folder: Path, tls: Path | None) -> Iterator[Recorded]:
 
 
 def _make_certificate(certificate: Path, key: Path) -> None:
+    if shutil.which("openssl") is None:
+        raise NotHere("openssl, which makes the index's certificate, is not installed")
     certificate.parent.mkdir(parents=True, exist_ok=True)
     command: list[str | Path] = ["openssl", "req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
     command += ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-addext", "subjectAltName=IP:127.0.0.1"]
