@@ -271,7 +271,9 @@ def _pick(spec: Spec, rows: Sequence[PythonRow], time: datetime | None) -> tuple
 
 
 def _built(row: PythonRow) -> datetime:
-    return datetime.strptime(row.build, "%Y%m%d").replace(tzinfo=timezone.utc)
+    # `strptime` takes 4 ms to import.
+    year, month, day = row.build[:4], row.build[4:6], row.build[6:]
+    return datetime(int(year), int(month), int(day), tzinfo=timezone.utc)
 
 
 def _unknown(spec: Spec, facts: Facts, platform: Platform) -> UnknownPython:

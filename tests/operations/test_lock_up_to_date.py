@@ -109,6 +109,11 @@ def record_of(folder: Path) -> list[Path]:
     return list((folder / "cache" / "index").glob("up-to-date-*"))
 
 
+def forget_locks(folder: Path) -> None:
+    (store,) = (folder / "cache" / "index").glob("v*")
+    shutil.rmtree(store)
+
+
 def damage_records(folder: Path) -> None:
     for path in record_of(folder):
         path.write_bytes(path.read_bytes()[1:])
@@ -142,6 +147,7 @@ CHANGES: Final[dict[str, Callable[[Path], object]]] = {
     "others can write to a parent of the cache": lambda folder: folder.chmod(0o777),
     "a damaged record": damage_records,
     "an empty record": empty_records,
+    "nothing is known of locks": forget_locks,
     "no cache": lambda folder: shutil.rmtree(folder / "cache"),
 }
 

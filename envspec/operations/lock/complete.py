@@ -145,10 +145,11 @@ def lock_files(lock: Lock) -> dict[str, bytes]:
         return files_of(lock)
     if lock.export is not None and lock.export.dockerfile:
         return files_of(lock, container_config(lock))
-    # Imported only for locks with an image.
-    from envspec.image.services import services_config
+    if lock.image.services or lock.image.workdir != ImageSettings().workdir:
+        # Takes 8 ms to import; without them, nothing can be refused.
+        from envspec.image.services import services_config
 
-    services_config(lock.image)
+        services_config(lock.image)
     return files_of(lock)
 
 

@@ -26,6 +26,7 @@ _FOLDERS: Final = ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")
 #: Any value: a shell completes a command line.
 _COMPLETE: Final = "_ENVSPEC_COMPLETE"
 _LOCK_FILE: Final = "envspec.lock"
+_RECORD: Final = "up-to-date-"
 _FACTS: Final = os.path.join(os.path.dirname(__file__), "..", "..", "data")
 
 
@@ -69,6 +70,7 @@ def state(words: Sequence[str], paths: Sequence[str], message: str) -> str:
     texts = [VERSION, MADE, sys.version, os.getcwd(), message, *words]
     texts += [f"{name}={os.environ[name]}" for name in sorted(os.environ) if _counts(name)]
     texts += sorted(_facts())
+    texts += sorted(_stores())
     digest = blake2b(digest_size=32)
     for text in texts:
         digest.update(os.fsencode(text) + b"\0")
@@ -110,7 +112,7 @@ def record_path(cache: str, words: Sequence[str]) -> str:
 
     key = blake2b(os.fsencode("\0".join((os.getcwd(), *words))), digest_size=16)
     # Removed with what else is known of locks and resolutions.
-    return f"{cache}/index/up-to-date-{key.hexdigest()}"
+    return f"{cache}/index/{_RECORD}{key.hexdigest()}"
 
 
 def _counts(name: str) -> bool:
@@ -124,6 +126,14 @@ def _facts() -> Iterator[str]:
             if entry.name.endswith(".toml"):
                 found = entry.stat()
                 yield f"{entry.name} {found.st_ino} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
+
+
+def _stores() -> list[str]:
+    """The folders that know which locks were made here; one of another layout knows of none."""
+    cache = cache_folder()
+    if cache is None or not os.path.isdir(f"{cache}/index"):
+        return []
+    return [name for name in os.listdir(f"{cache}/index") if not name.startswith(_RECORD)]
 
 
 def _read(path: str) -> bytes:
