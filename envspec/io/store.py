@@ -14,7 +14,7 @@ import threading
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -60,6 +60,16 @@ class StoredPage:
     body: bytes
     gzipped: bytes | None = None
     no_store: bool = False
+
+    def packed(self) -> StoredPage:
+        """The page without its body, if `gzipped` has it too: to be kept in memory."""
+        return self if self.gzipped is None else replace(self, body=b"")
+
+    def unpacked(self) -> StoredPage:
+        """The page with its body."""
+        if self.body or self.gzipped is None:
+            return self
+        return replace(self, body=gzip.decompress(self.gzipped))
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,13 +116,15 @@ class IndexClient:
             if found.page.status == 404:
                 raise NotListed(name)
             try:
-                result = await read(found.page)
+                result = await read(found.page.unpacked())
             except BadPage as error:
                 if not found.is_cached:
                     raise unreadable_page(index, name, error) from error
                 found = await self.once((*key, "again"), lambda: self._fetched_page(index, part))
             else:
                 self._save_page(index, part, found)
+                # The pages of a stack have 40 MB, packed 4.
+                found.page = found.page.packed()
                 return result
 
     async def metadata(self, index: PackageIndex, file: ListedFile) -> StoredMetadata:
