@@ -35,8 +35,9 @@ from envspec.io.process import run
 from envspec.models import Package, Resolution
 from envspec.names import normalised
 from envspec.resolve.pypi.index.page import ListedFile
+from envspec.resolve.pypi.index.pages import Pages
 from envspec.resolve.pypi.index.selection import Selection
-from envspec.resolve.pypi.index.view import Bodies, Pages, View
+from envspec.resolve.pypi.index.view import Bodies, View
 
 #: The first CUDA whose wheels have nvcc. Source: nvidia-cuda-nvcc-cu12 12.8.93 (ptxas alone), nvidia-cuda-nvcc 13.0.88.
 FIRST_TOOLKIT: Final = 13

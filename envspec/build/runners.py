@@ -75,10 +75,11 @@ from envspec.models import DEFAULT_INDEX, Platform, Target
 from envspec.names import normalised
 from envspec.resolve import cache
 from envspec.resolve.pypi.index.client import IndexClient
+from envspec.resolve.pypi.index.pages import Pages
 from envspec.resolve.pypi.index.routing import PackageIndex, Rules, routes_of
 from envspec.resolve.pypi.index.selection import Sdists
 from envspec.resolve.pypi.index.server import serve, simple_url
-from envspec.resolve.pypi.index.view import Bodies, Pages, View
+from envspec.resolve.pypi.index.view import Bodies, View
 from envspec.spec.targets import wheel_tags
 
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
+from packaging.specifiers import Specifier, SpecifierSet
 from packaging.version import Version
 
 from envspec.errors import NoSolution
@@ -40,6 +40,7 @@ from envspec.facts.tables import (
     at_least,
     matching_rows,
     numeric,
+    pep440,
     ranges_text,
     rows_with,
     span_text,
@@ -647,6 +648,31 @@ def _edges_allow(facts: Facts, package: str, version: str, torch: str) -> bool:
         if requirement.name == "torch" and not requirement.specifier.contains(torch, prereleases=True):
             return False
     return True
+
+
+def excludes_torch(facts: Facts, package: str, torch: SpecifierSet, version: Version) -> bool:
+    """Whether a release of a member surely requires a torch other than those of `torch`: by its own metadata, or by
+    what corrects it.
+    """
+    public = pep440(version.public)
+    required = [row.torch for row in _listed(facts, package) if pep440(row.version) == public]
+    for line, _ in extra_requirements(facts, package, version.public):
+        requirement = Requirement(line)
+        if requirement.name == "torch":
+            required.append(str(requirement.specifier))
+    return any(_excludes(clause, torch) for text in required for clause in SpecifierSet(text))
+
+
+def _excludes(clause: Specifier, torch: SpecifierSet) -> bool:
+    """Whether no version fits both: False if that is not plain to see."""
+    if clause.version.endswith(".*"):
+        return False
+    if clause.operator == "==":
+        return not torch.contains(clause.version, prereleases=True)
+    if clause.operator != ">=":
+        return False
+    bounds = [each.version for each in torch if each.operator in ("==", "<=", "<") and not each.version.endswith(".*")]
+    return any(Version(bound) < Version(clause.version) for bound in bounds)
 
 
 def _fits(facts: Facts, member: _MemberRequest) -> str:

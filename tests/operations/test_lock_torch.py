@@ -29,7 +29,8 @@ def public() -> Iterator[IndexServer]:
     runtime = "nvidia-cuda-runtime==13.0.96"
     newer = compiled("torch", NEWER, "2026-11-01", [runtime], platforms=LINUX_TAGS[:1])
     transitive = release("transitive", "1.0", requires=["torch"])
-    with IndexServer([*ecosystem.torch_family(), *ecosystem.diamond(), *newer, transitive]) as index:
+    conflict = release("newer-vision", "1.0", requires=["torchvision>=0.26"])
+    with IndexServer([*ecosystem.torch_family(), *ecosystem.diamond(), *newer, transitive, conflict]) as index:
         yield index
 
 
@@ -53,6 +54,26 @@ def test_members_without_a_requirement_are_locked_with_their_own_torch(
     user.wants(*asked.split(), as_of=AS_OF, rest=JAMMY)
     user.locked()
     assert pins.items() <= user.pins().items()
+
+
+def test_releases_for_another_torch_are_not_tried_and_still_explained(user: User, public: IndexServer) -> None:
+    before = len(public.requests)
+    user.wants("torch==2.8.0", "torchvision", as_of=AS_OF, rest=JAMMY)
+    user.locked()
+    # 0.24.0 to 0.25.0 are for newer torches; the reason for the newest of all comes from its METADATA.
+    tried = {request.path.split("-")[1] for request in public.requests[before:] if "/torchvision-" in request.path}
+    assert tried == {"0.23.0", "0.26.0"}
+    vision = user.packages()["torchvision"]
+    assert (vision["version"], vision["rejected"]["version"]) == ("0.23.0", "0.26.0")
+    assert [(each["code"], each["requirement"]) for each in vision["rejected"]["why"]] == [
+        ("needs-spec", "torch==2.11.0")
+    ]
+
+
+def test_a_conflict_names_what_releases_for_another_torch_require(user: User) -> None:
+    user.wants("torch==2.8.0", "newer-vision", as_of=AS_OF, rest=JAMMY)
+    message = refused(user.locks(), 4)
+    assert "newer-vision" in message and "torchvision" in message and "torch==2.11.0" in message
 
 
 @pytest.mark.parametrize(("variant", "rest"), [("cu126", CU126), ("cpu", "")])

@@ -42,9 +42,10 @@ from envspec.resolve.pypi.extensions import no_fitting_wheel, published_elsewher
 from envspec.resolve.pypi.index.client import IndexClient
 from envspec.resolve.pypi.index.file_metadata import source_of_metadata
 from envspec.resolve.pypi.index.page import ListedFile
+from envspec.resolve.pypi.index.pages import Pages
 from envspec.resolve.pypi.index.routing import PackageIndex
 from envspec.resolve.pypi.index.selection import version_of
-from envspec.resolve.pypi.index.view import Pages, View
+from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import requirements_in
 from envspec.resolve.pypi.request import indexes_of
 from envspec.resolve.pypi.resolver import PassedOver

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import partial
 
@@ -24,6 +24,7 @@ from envspec.facts.torch import (
     NoSuchBuild,
     choose_build,
     cuda_of_label,
+    excludes_torch,
     family_mismatch,
     split_label,
 )
@@ -43,6 +44,7 @@ from envspec.resolve.pypi.index.routing import (
     routes_of,
 )
 from envspec.resolve.pypi.index.selection import TagRanks, version_of
+from envspec.resolve.pypi.metadata import Overrides
 from envspec.resolve.pypi.types import Bound, BoundKind, PypiRequest, TargetRequest
 from envspec.resolve.types import Cutoffs, FoundEnvironment, ProvidedPackage
 from envspec.spec import Requirement, RequirementKind, Spec, UndatedFiles
@@ -123,6 +125,7 @@ def target_request(
         build = _build_of_found(given.found, lines.family, family_facts, target)
     else:
         build = BuildChoice(None, (reason("torch-elsewhere"),), "")
+    torch = SpecifierSet(",".join(filter(None, (str(split_label(requested)[0]), build.constraint))))
     rules = Rules(
         as_of=cutoffs.others or cutoffs.as_of,
         tags=lines.tags,
@@ -134,7 +137,8 @@ def target_request(
         provided=lines.provided,
         sources=lines.sources,
         overrides=overrides,
-        extensions=_extensions(spec, target, facts, build, requested, _given_torch(lines.direct, lines.provided)),
+        extensions=_extensions(spec, target, facts, build, torch, _given_torch(lines.direct, lines.provided)),
+        unfit=_unfit(family_facts, lines, overrides, torch),
         environment=lines.environment,
     )
     required = tuple(_line(each, lines.direct) for each in lines.required)
@@ -142,8 +146,6 @@ def target_request(
         PypiRequest(target, required, tuple(_bounds(spec, lines, build, given.found))),
         rules,
         _identity(spec, rules, family_facts),
-        # Beside a bound torch, a resolver tries these from the newest release down until one accepts that torch.
-        tuple(name for name in MEMBERS if {name, "torch"} <= lines.family.keys()),
         _decisions(build, target),
         tuple(filter(None, (words(build.left_out), build.warning))),
         build.serves_gpus,
@@ -368,10 +370,11 @@ def _given_torch(direct: Mapping[str, ListedFile], provided: Mapping[str, Provid
 
 
 def _extensions(
-    spec: Spec, target: Target, facts: Facts, build: BuildChoice, requested: SpecifierSet, given: Version | None
+    spec: Spec, target: Target, facts: Facts, build: BuildChoice, torch: SpecifierSet, given: Version | None
 ) -> Extensions:
     """Which builds of torch the target may have.
 
+    torch: the versions that the spec and the build allow.
     given: a torch from no index; unless its version names its build, it is for the CUDA that the spec names.
     """
     cuda, platform = spec.cuda_on(target.platform), target.platform
@@ -381,8 +384,17 @@ def _extensions(
         variant = "cpu"
     elif variant is None and cuda and cuda.version:
         variant = cuda.version.variant
-    torch = SpecifierSet(",".join(filter(None, (str(split_label(requested)[0]), build.constraint))))
     return Extensions(facts, platform, variant, given, torch, gpus)
+
+
+def _unfit(
+    facts: Facts, lines: _Lines, overrides: Overrides, torch: SpecifierSet
+) -> dict[str, Callable[[Version], bool]]:
+    """As `Rules.unfit`. torch: the versions that the spec and the build allow."""
+    decided = lines.elsewhere | overrides.keys()
+    if "torch" in decided:
+        return {}
+    return {name: partial(excludes_torch, facts, name, torch) for name in MEMBERS if name not in decided}
 
 
 def _line(requirement: Requirement, direct: Mapping[str, ListedFile]) -> str:

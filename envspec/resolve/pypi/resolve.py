@@ -25,8 +25,9 @@ from envspec.names import normalised
 from envspec.resolve import cache
 from envspec.resolve.pypi import packages
 from envspec.resolve.pypi.index.client import IndexClient, missing_digests
+from envspec.resolve.pypi.index.pages import Pages
 from envspec.resolve.pypi.index.server import serve, simple_url
-from envspec.resolve.pypi.index.view import Pages, View
+from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import parsed
 from envspec.resolve.pypi.no_solution import no_solution_error
 from envspec.resolve.pypi.refused_lines import refused_lines
@@ -110,12 +111,10 @@ async def _resolve_fresh(
         client.http = await stack.enter_async_context(opening)
         # Resolvers start before the server: their first requests wait at the socket.
         tasks = [asyncio.ensure_future(one(key, each, loopback)) for key, each in requests.items()]
-        guesses: list[asyncio.Task[None]] = []
         try:
-            await stack.enter_async_context(serve(views, loopback))
             for each in requests.values():
-                view = views[each.view_key]
-                guesses += [asyncio.ensure_future(view.prefetch(name)) for name in each.tried_in_turn]
+                views[each.view_key].ahead.expect([*each.request.requirements, *each.request.constraints])
+            await stack.enter_async_context(serve(views, loopback))
             await asyncio.to_thread(meanwhile)
             return dict(zip(requests, await asyncio.gather(*tasks), strict=True))
         except RefusedLines as error:
@@ -124,9 +123,9 @@ async def _resolve_fresh(
             found = await asyncio.gather(*refusals)
             raise RefusedLines([*error.found, *chain.from_iterable(found)]) from None
         finally:
-            for task in (*tasks, *guesses):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, *guesses, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await client.close()
             store.is_settled &= all(view.is_final for view in views.values())
             for text in _warnings(views.values(), undated):

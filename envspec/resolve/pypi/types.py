@@ -113,7 +113,6 @@ class TargetRequest(Struct, frozen=True):
 
     identity: JSON of all that decides the rules (indexes, `as_of`, facts), without credentials: rules contain
         functions, which cannot be compared.
-    tried_in_turn: names of which a resolver will try one release after another.
     serves_gpus: see `BuildChoice`.
     no_torch: why torch can't be in the resolution.
     """
@@ -121,7 +120,6 @@ class TargetRequest(Struct, frozen=True):
     request: PypiRequest
     rules: Rules
     identity: object
-    tried_in_turn: tuple[str, ...] = ()
     decisions: tuple[Decision, ...] = ()
     warnings: tuple[str, ...] = ()
     serves_gpus: bool = True

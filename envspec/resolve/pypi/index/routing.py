@@ -167,6 +167,8 @@ class Rules:
     built: the METADATA of wheels that were built of releases that are sdists alone; it counts instead of what the sdist
         states.
     extensions: which wheels of CUDA extensions fit the target's torch.
+    unfit: of members of the torch family, the releases that surely require another torch than the spec and its build
+        allow. A resolver would find that out one by one.
     environment: for markers.
     """
 
@@ -183,6 +185,7 @@ class Rules:
     overrides: Overrides = field(default_factory=dict)
     built: Mapping[Release, bytes] = field(default_factory=dict)
     extensions: Extensions = field(default_factory=Extensions)
+    unfit: Mapping[str, Callable[[Version], bool]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def index_of(self, name: str) -> PackageIndex:

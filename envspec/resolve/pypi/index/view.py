@@ -10,42 +10,34 @@ import io
 import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
-from datetime import datetime
+from contextlib import contextmanager
 from enum import Enum
-from functools import partial
 from itertools import starmap
 from pathlib import Path
-from typing import Final
 
 import msgspec
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from envspec.errors import EnvspecError, NetworkError, OfflineMiss
-from envspec.io.store import StoredPage
-from envspec.io.tasks import run_in_thread
+from envspec.errors import EnvspecError, NetworkError
 from envspec.models import DEFAULT_INDEX, WrongRow
 from envspec.origins import PYTORCH
-from envspec.resolve.pypi.index.client import IndexClient, RecordDigests, unreadable_page
+from envspec.resolve.pypi.index.ahead import Ahead
+from envspec.resolve.pypi.index.client import RecordDigests, unreadable_page
 from envspec.resolve.pypi.index.file_metadata import BadSdist
 from envspec.resolve.pypi.index.page import BadPage, ListedFile, parse_page
+from envspec.resolve.pypi.index.pages import Pages
 from envspec.resolve.pypi.index.routing import (
     OWN_VERSION,
     Correction,
     NotListed,
     PackageIndex,
     PackageIndexError,
-    Rules,
 )
 from envspec.resolve.pypi.index.selection import (
     Selection,
-    SelectionPolicy,
-    TagRanks,
-    newest_wheels,
     of_version,
     own_files,
-    select,
     version_of,
     version_text,
 )
@@ -64,12 +56,6 @@ from envspec.resolve.pypi.metadata import (
 )
 from envspec.resolve.types import FoundPackage, ProvidedPackage, Release
 from envspec.verifier.owned import Overlap, overlaps
-
-_LARGE_BYTES: Final = 8 << 20
-#: How many releases a resolver is expected to try: torchvision's down to one that fits a torch of a year ago.
-_WALKED: Final = 12
-#: By view.
-_Selections = Mapping[str, Selection]
 
 
 class _Meta(msgspec.Struct, gc=False, rename="kebab"):
@@ -91,61 +77,6 @@ class _ShownPage(msgspec.Struct, gc=False):
     meta: _Meta
     name: str
     files: list[_ShownFile]
-
-
-class Pages:
-    """What each view selects of each page. rules: each view's, by its key. ranks: of the wheels that it loads."""
-
-    def __init__(self, client: IndexClient, rules: Mapping[str, Rules]) -> None:
-        self.client = client
-        self.rules = rules
-        self.ranks = {view: TagRanks(each.tags) for view, each in rules.items()}
-
-    async def read(self, view: str, name: str) -> tuple[StoredPage, Selection]:
-        """A project's page on its index, and what one view selects of it; raises as `View.selection`."""
-        index, cutoff = self.rules[view].index_of(name), self.rules[view].cutoff_of(name)
-        key = ("selections", index.name, name, cutoff)
-        page, selections = await self.client.once(key, lambda: self._read(index, name, cutoff))
-        return page, selections[view]
-
-    async def _read(self, index: PackageIndex, name: str, cutoff: datetime) -> tuple[StoredPage, _Selections]:
-        """The page, and what all views with this index and cutoff select of it."""
-
-        async def read(page: StoredPage) -> tuple[StoredPage, _Selections]:
-            return page, await self._select(page, index, name, cutoff)
-
-        page, selections = await self.client.page(index, name, cutoff, read)
-        if page.asked < self.client.began and not all(each.is_final for each in selections.values()):
-            # The page is of an earlier run: what had no upload time then may have one by now.
-            if self.client.http is None:
-                pending = set[str]().union(*(each.pending for each in selections.values()))
-                what = f"{name} {', '.join(sorted(pending)[-3:])}".rstrip()
-                raise OfflineMiss(
-                    f"the upload time of {what} at index {index.name}",
-                    hint="lock without --offline, or with an older as_of: the index adds upload times late",
-                )
-            page, selections = await self.client.page(index, name, self.client.began, read)
-        return page, selections
-
-    async def _select(self, page: StoredPage, index: PackageIndex, name: str, cutoff: datetime) -> _Selections:
-        def select_all() -> _Selections:
-            listing = own_files(parse_page(page.body, page.content_type, page.url), name)
-            if index.is_page and not listing.names:
-                raise NotListed(name)
-            bound = cutoff if index.dated else None
-            selections: dict[str, Selection] = {}
-            for view, rules in self.rules.items():
-                if name in rules.direct or rules.index_of(name) != index or rules.cutoff_of(name) != cutoff:
-                    continue
-                fits = partial(rules.extensions.fits, name) if name in rules.extensions else None
-                policy = SelectionPolicy(self.ranks[view], bound, page.asked, rules.sdists, fits)
-                selections[view] = select(listing, name, policy)
-            return selections
-
-        # A page of 10 MB takes 0.1 s, and ten times as long if it was made to: Ctrl-C must not wait for it.
-        if len(page.body) > _LARGE_BYTES:
-            return await run_in_thread(select_all)
-        return select_all()
 
 
 def metadata_only_wheel(filename: str, metadata: bytes) -> bytes:
@@ -198,6 +129,7 @@ class View:
 
     key: identifies the view in the cache and in URLs; two views with one key show the same.
     digests: of the RECORDs of its wheels.
+    ahead: fetches what a resolver will probably request.
     served: set once the indexes can be read.
     failed: set once an index has failed.
 
@@ -206,7 +138,8 @@ class View:
     pending: releases that may still get an upload time that counts, by project.
     unreadable: why an sdist gives no metadata, by release.
     stated: file names of sdists whose wheels may require something else than was shown of them, by project.
-    withheld: extensions of which sdists were not shown, since there are wheels for a torch that the spec allows.
+    withheld: extensions of which sdists were not shown, since there are wheels for a torch that the spec allows; and
+        members of the torch family of which releases were not shown that require another torch.
     """
 
     def __init__(self, pages: Pages, key: str) -> None:
@@ -228,6 +161,7 @@ class View:
         self._client = pages.client
         self._pages = pages
         self._ranks = pages.ranks[key]
+        self.ahead = Ahead(key, pages, self._is_known)
         self._selections: dict[str, Selection] = {}
         # By project and shown name.
         self._evaluated: dict[str, dict[str, ListedFile]] = {}
@@ -243,7 +177,7 @@ class View:
             raise self._errors[0]
 
     def show_withheld(self) -> bool:
-        """Show the sdists that were withheld from now on; whether there are any."""
+        """Show the files that were withheld from now on; whether there are any."""
         was_useful = self._withholds and bool(self.withheld)
         self._withholds = self._withholds and not was_useful
         return was_useful
@@ -253,8 +187,9 @@ class View:
         if filename is not None:
             # What an sdist states is computed for each request: so it is known what a resolution rests upon.
             return name in self.stated
-        # Which sdists of an extension are shown depends on the torch that the spec allows.
-        return name in self.pending or name in self._unstored or name in self.rules.extensions
+        # Whether all of their files are shown depends on the torch that the spec allows.
+        is_partial = name in self.rules.extensions or name in self.rules.unfit
+        return is_partial or name in self.pending or name in self._unstored
 
     async def selection(self, name: str) -> Selection:
         """What the target sees of a project.
@@ -268,6 +203,7 @@ class View:
             found = await self._read(name)
             if found.is_final and name not in self._unstored:
                 self._client.store.put_selection(self.key, name, found.encode())
+            self.ahead.page_was_read(name, found)
         self._selections[name] = found
         return found
 
@@ -291,22 +227,14 @@ class View:
         """All files of a project on its index, loadable or not; raises as `selection`."""
         if self._from_no_index(name) is not None:
             return ()
-        page, _ = await self._pages.read(self.key, name)
+        packed, _ = await self._pages.read(self.key, name)
+        page = packed.unpacked()
         try:
             listing = own_files(parse_page(page.body, page.content_type, page.url), name)
             return [listing.file(number) for number in range(len(listing.names))]
         except BadPage as error:
             # An entry that does not count for the target.
             raise unreadable_page(self.rules.index_of(name), name, error) from error
-
-    async def prefetch(self, name: str) -> None:
-        """Fetch the metadata of a project's newest releases before a resolver tries them; without errors."""
-        if self._from_no_index(name) is not None or self._stored_selection(name) is not None:
-            return
-        with suppress(NotListed, EnvspecError):
-            index = self.rules.index_of(name)
-            files = newest_wheels(await self.selection(name), self._ranks, _WALKED)
-            await asyncio.gather(*(self._client.metadata(index, file) for file in files))
 
     async def page(self, name: str, bodies: Bodies) -> bytes:
         """The project's page for resolvers (PEP 691); stubs have no hash.
@@ -323,18 +251,31 @@ class View:
         return msgspec.json.encode(_ShownPage(_Meta(), name, entries))
 
     def _offered_files(self, name: str, selection: Selection) -> list[ListedFile]:
-        """The files for resolvers. An extension's wheels for a torch that the spec allows go before its sdists, which
-        fit any torch: else it would be decisive which of the two names a resolver decides first.
-        """
-        files, extensions = list(selection.files.values()), self.rules.extensions
-        if not self._withholds or name not in extensions:
+        """The files for resolvers: at first without those that are no use to them."""
+        files = list(selection.files.values())
+        if not self._withholds:
             return files
+        offered = files
+        if name in self.rules.extensions:
+            offered = self._extension_files(name, files)
+        elif (is_unfit := self.rules.unfit.get(name)) is not None:
+            versions = {version_text(file.filename): version_of(file.filename) for file in files}
+            unfit = {text for text, version in versions.items() if version is not None and is_unfit(version)}
+            offered = [file for file in files if version_text(file.filename) not in unfit]
+        if len(offered) < len(files):
+            self.withheld.add(name)
+        return offered
+
+    def _extension_files(self, name: str, files: list[ListedFile]) -> list[ListedFile]:
+        """An extension's wheels for a torch that the spec allows go before its sdists, which fit any torch: else it
+        would be decisive which of the two names a resolver decides first.
+        """
         versions: dict[str, Version] = {}
         allowed: list[Version] = []
         for file in files:
             version = version_of(file.filename) or Version("0")
             versions[file.filename] = version
-            if extensions.allows(name, version):
+            if self.rules.extensions.allows(name, version):
                 allowed.append(version)
         if not allowed:
             return files
@@ -343,8 +284,6 @@ class View:
         for file in files:
             if file.is_wheel or versions[file.filename] > newest:
                 offered.append(file)
-        if len(offered) < len(files):
-            self.withheld.add(name)
         return offered
 
     async def metadata(self, name: str, filename: str, bodies: Bodies = Bodies.STUB) -> bytes:
@@ -376,6 +315,7 @@ class View:
         try:
             with self._recording():
                 body = built or (await self._client.metadata(index, file)).body
+                self.ahead.metadata_was_read(name, file.filename, body)
         except BadSdist as error:
             self.unreadable[name, version] = str(error)
             return metadata_file(name, str(version))
@@ -517,6 +457,13 @@ class View:
     def _fail(self, error: EnvspecError) -> None:
         self._errors.append(error)
         self.failed.set()
+
+    def _is_known(self, name: str) -> bool:
+        return (
+            name in self._selections
+            or self._from_no_index(name) is not None
+            or bool(self._client.store.selection(self.key, name))
+        )
 
     def _stored_selection(self, name: str) -> Selection | None:
         return Selection.decode(self._client.store.selection(self.key, name))
