@@ -63,7 +63,7 @@ def contents_of(record: bytes, wrong: Collection[tuple[str, str | None]]) -> dic
     """
     rows = plain_rows(record)
     if rows is not None and not wrong:
-        return {path: line[-43:-35].decode() for line, raw, _ in rows if (path := wheel_path(raw.decode()))}
+        return {path: line[-43:-35].decode() for line, raw, _ in rows if (path := installed_from(raw.decode()))}
     contents: dict[str, str] = {}
     absent = {path for path, sha256 in wrong if sha256 is None}
     for entry in wheel_entries(record):

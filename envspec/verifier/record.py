@@ -28,14 +28,14 @@ _DATA_FOLDER: Final = re.compile(r"[^/]+\.data/(purelib|platlib|data|scripts|hea
 _MOST_DIGITS: Final = 4300
 #: Characters of a plain path, but for the slash.
 _PLAIN: Final = rb" !#-+\-.0-;=-\[\]-~"
-#: A row as nearly all tools write it: a path that is installed as it is, SHA-256, size.
+#: A row as nearly all tools write it: path, SHA-256, size.
 _ROW: Final = re.compile(
     rb"^(([%s/]{1,4096})(?<![./])(?<!\.pyc),sha256=[\w-]{43}),([0-9]{1,18})\r?\n" % _PLAIN, re.MULTILINE
 )
 #: The row of RECORD itself.
 _OWN_ROW: Final = re.compile(rb"[%s]+\.dist-info/RECORD,,\r?\n" % _PLAIN)
-#: Parts of paths that are not normalised, or not installed as they are.
-_ODD: Final = (b"./", b"//", b".data/")
+#: Parts of paths that are not normalised.
+_ODD: Final = (b"./", b"//")
 # A wheel's `data` below site-packages: in the installed RECORD it looks like a file of the wheel's root.
 _SITE: Final = re.compile(r"(?:lib(?:64)?/python[\d.]+t?|lib)/site-packages/(.+)", re.DOTALL | re.IGNORECASE)
 
@@ -112,7 +112,7 @@ def installed_from(path: str) -> str | None:
     """As `wheel_path`, with scripts as well: every file that only one wheel should have. Headers have a folder for each
     distribution.
     """
-    spread = _DATA_FOLDER.fullmatch(path)
+    spread = _DATA_FOLDER.fullmatch(path) if ".data/" in path else None
     if spread is not None and spread[1] == "scripts":
         return f"{DATA}bin/{spread[2]}"
     return wheel_path(path)
@@ -190,25 +190,32 @@ def plain_rows(record: bytes) -> list[PlainRow] | None:
 
 
 def plain_summary(rows: Iterable[PlainRow]) -> tuple[str, set[str]]:
-    """The digest as by `wheel_sha256`, and the first parts of the paths."""
+    """The digest as by `wheel_sha256`, and the first parts of the paths of `installed_from`."""
     lines = sorted(dict.fromkeys(line for line, _, _ in rows))
-    kept: list[bytes] = []
+    installed: list[bytes] = []
     tops = set[str]()
     start = 0
     while start < len(lines):
         top, slash, _ = lines[start].partition(b",")[0].partition(b"/")
         end = start + 1
         if slash:
-            # The next character is 0: a folder's lines are in one place.
+            # 0 is the character after the slash: a folder's lines are in one place.
             end = bisect_left(lines, top + b"0", start)
         folder = lines[start:end]
-        if top.endswith(b".dist-info"):
-            folder = [line for line in folder if wheel_path(line.partition(b",")[0].decode())]
-        kept += folder
-        tops.add(top.decode())
         start = end
+        if not top.endswith((b".data", b".dist-info")):
+            installed += folder
+            tops.add(top.decode())
+            continue
+        for line in folder:
+            path, _, sha256 = line.partition(b",")
+            if place := wheel_path(path.decode()):
+                installed.append(b"%s,%s" % (place.encode(), sha256))
+            if place := installed_from(path.decode()):
+                tops.add(place.partition("/")[0])
     # An empty line is added, so that the last one too ends with a line feed.
-    return hashlib.sha256(b"\n".join([*kept, b""])).hexdigest(), tops
+    content = b"\n".join([*sorted(dict.fromkeys(installed)), b""])
+    return hashlib.sha256(content).hexdigest(), tops
 
 
 def wheel_sha256(record: bytes) -> str | None:

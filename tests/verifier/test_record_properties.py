@@ -7,14 +7,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envspec.verifier.owned import contents_of, wheel_summary
-from envspec.verifier.record import BadRecord, entries_sha256, plain_rows, plain_summary, wheel_entries, wheel_sha256
+from envspec.verifier.record import (
+    BadRecord,
+    entries_sha256,
+    installed_from,
+    plain_rows,
+    plain_summary,
+    wheel_entries,
+    wheel_sha256,
+)
 
 HASH = "sha256=" + "Ab-_0" * 8 + "xyz"
 OWN = "a-1.dist-info/RECORD,,\n"
 INFO = ("METADATA", "INSTALLER", "RECORD", "RECORD.jws", "licenses/INSTALLER", "sboms/a.json")
 #: Paths as wheels have them, and parts of such as they should not.
 USUAL = st.sampled_from(
-    ["a.py", "a/__init__.py", "a/b/c d.so", "a-1/x", "a0", "b+c/d~e.h", *(f"a-1.dist-info/{name}" for name in INFO)]
+    [
+        *("a.py", "a/__init__.py", "a/b/c d.so", "a-1/x", "a0", "b+c/d~e.h", "a-1.data/purelib/a.py", "a-1.data/x"),
+        *(
+            "a-1.data/data/share/a",
+            "a-1.data/data/bin/a",
+            "a-1.data/scripts/a",
+            "a-1.data/headers/a",
+            "b/a.data/data/c",
+        ),
+        *("a-1.data/data/lib/python3.11/site-packages/a.py", "a-1.data/platlib/a-1.data/data/x"),
+        *(f"a-1.dist-info/{name}" for name in INFO),
+    ]
 )
 PARTS = [
     *(
@@ -86,7 +105,8 @@ def test_both_readers_agree(record: bytes) -> None:
     assert digest == entries_sha256(entries)
     hashed = [entry for entry in entries if entry.algorithm]
     assert [(path.decode(), int(size)) for _, path, size in rows] == [(each.path, each.size_bytes) for each in hashed]
-    assert tops == {each.path.partition("/")[0] for each in hashed}
+    places = filter(None, (installed_from(each.path) for each in hashed))
+    assert tops == {place.partition("/")[0] for place in places}
     # A file that does not exist keeps it from the fast reader.
     assert contents_of(record, []) == contents_of(record, [("missing", None)])
 
