@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct, field
 
+from envspec.base_image.apt import follows_base
 from envspec.context import SILENT, ReporterOf
 from envspec.credentials import without_credentials
 from envspec.errors import EnvspecError, NoSolution, WrongHash
@@ -44,8 +45,8 @@ _TRY_S: Final = 20
 
 #: Modules of the stages after the engines.
 _LATER: Final = ("envspec.operations.lock.finish", "envspec.operations.lock.assemble", "envspec.image.services")
-#: Modules that look up the digests of base images: 0.1 s.
-_OF_REGISTRIES: Final = ("envspec.operations.session", "envspec.registry.client", "aiohttp")
+#: Modules that look up the digests of base images, and when these were created: 0.1 s.
+_OF_REGISTRIES: Final = ("envspec.image.base", "envspec.operations.session", "envspec.registry.client", "aiohttp")
 #: More constraints, of each platform.
 Lines: TypeAlias = Mapping[Platform, Sequence[str]]
 
@@ -193,7 +194,8 @@ class Attempts:
         spec, modules = self._state.spec, list(_LATER)
         base = spec.image.base
         is_by_tag = "@" not in base if base else any(map(spec.cuda_on, spec.env.platforms))
-        if is_by_tag and self._state.old is None and not self.context.is_offline:
+        is_asked = is_by_tag or bool(base and follows_base(spec))
+        if is_asked and self._state.old is None and not self.context.is_offline:
             modules += _OF_REGISTRIES
         for module in modules:
             import_module(module)
