@@ -541,7 +541,11 @@ class Facts:
         """The row of a package's release, of its newest ones if no version is given; None if it is no extension."""
         if version:
             return _of_release(self.extensions, package, version)
-        return next(rows_with(reversed(self.extensions), package=package), None)
+        # Of every name in a resolution, several times.
+        for row in reversed(self.extensions):
+            if row.package == package:
+                return row
+        return None
 
     def library_need(self, package: str, version: str) -> LibraryNeedRow | None:
         """What a package's release loads from the system; None if no row states it."""

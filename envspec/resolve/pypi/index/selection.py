@@ -118,10 +118,10 @@ def releases_of(files: Iterable[ListedFile]) -> dict[Version, list[ListedFile]]:
 
 def version_text(filename: str) -> str:
     """The version as a file name writes it, a wheel's with or without its tags; empty if it has none."""
-    for end in SDIST_SUFFIXES:
-        if filename.endswith(end):
-            return filename[: -len(end)].rpartition("-")[2]
-    return filename.partition("-")[2].partition("-")[0]
+    if not filename.endswith(SDIST_SUFFIXES):
+        return filename.partition("-")[2].partition("-")[0]
+    end = ".zip" if filename.endswith(".zip") else ".tar.gz"
+    return filename.removesuffix(end).rpartition("-")[2]
 
 
 class Selection(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -244,19 +244,20 @@ def select(listing: PageListing, project: str, policy: SelectionPolicy) -> Selec
     files: dict[str, ListedFile] = {}
     refused: list[ListedFile] = []
 
-    def read(numbers: Iterable[int]) -> set[str]:
-        """Read these files; returns the versions of all that are accepted so far, as they are written."""
+    accepted: set[str] = set()
+
+    def read(numbers: Iterable[int]) -> None:
         for number in numbers:
             file = listing.file(number)
             if policy.accepts(file):
                 files[file.filename] = file
+                accepted.add(version_text(file.filename))
             else:
                 refused.append(file)
-        return set(map(version_text, files))
 
-    accepted = read(wheels)
+    read(wheels)
     if policy.sdists is not Sdists.NONE:
-        accepted = read(_missing(sdists, listing, project, accepted))
+        read(_missing(sdists, listing, project, accepted))
     if policy.cutoff is not None and refused and not files and not any(file.uploaded for file in refused):
         return Selection({}, undated=True)
     later: set[str] = set()

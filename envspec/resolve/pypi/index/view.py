@@ -427,7 +427,7 @@ class View:
 
     def _shown_name(self, name: str, file: ListedFile, bodies: Bodies) -> str:
         """The file name for resolvers."""
-        if file.is_wheel and bodies is Bodies.WHOLE:
+        if file.is_wheel and (bodies is Bodies.WHOLE or (bodies is Bodies.STUB and "+" not in file.filename)):
             return file.filename
         version = version_text(file.filename)
         if file.is_wheel and bodies is Bodies.STUB:
