@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from urllib.parse import unquote
@@ -60,9 +61,9 @@ class _ClosedWhileIdle(NotPlain):
 
 @dataclass(slots=True)
 class _Answer:
-    """One answer while it arrives. asked: the headers of its request. received: bytes, of head and body."""
+    """One answer while it arrives. sent: the headers of its request. received: bytes, of head and body."""
 
-    asked: Mapping[str, str]
+    sent: Mapping[str, str]
     max_bytes: int
     admit: Admit | None
     done: asyncio.Future[None]
@@ -88,9 +89,9 @@ class _Answer:
         """Raises NotPlain, or what `admit` raises."""
         length, coding = self.fields.get("content-length"), self.fields.get("transfer-encoding")
         size = None if length is None else int(length)
-        if version != "1.1" or not self._is_plain_status() or "upgrade" in self.fields:
+        if version != "1.1" or not self._is_plain_status():
             raise NotPlain(f"HTTP/{version} {self.status}")
-        if self._encoding not in {"identity", self.asked.get("Accept-Encoding")}:
+        if self._encoding not in {"identity", self.sent.get("Accept-Encoding")}:
             raise NotPlain(f"content encoding {self._encoding}")
         if self.status != 304 and (coding or "").lower() != ("chunked" if size is None else ""):
             raise NotPlain("the answer has no length")
@@ -101,10 +102,10 @@ class _Answer:
 
     def unpacked(self) -> tuple[bytes, bytes | None]:
         """The body, and as it was sent if that was with gzip."""
-        sent = b"".join(self.body)
-        if not sent or self._encoding == "identity":
-            return sent, None
-        return _unzipped(sent, self.max_bytes), sent
+        body = b"".join(self.body)
+        if not body or self._encoding == "identity":
+            return body, None
+        return _unzipped(body, self.max_bytes), body
 
     @property
     def _encoding(self) -> str:
@@ -112,9 +113,9 @@ class _Answer:
 
     def _is_plain_status(self) -> bool:
         if self.status == 206:
-            return "Range" in self.asked
+            return "Range" in self.sent
         if self.status == 304:
-            return "If-None-Match" in self.asked
+            return "If-None-Match" in self.sent
         return self.status in {200, 404, 410}
 
     def add_body(self, data: bytes) -> None:
@@ -160,7 +161,7 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         answer = self._answer
         if answer is None:
-            # Nobody asked for it.
+            # Not requested.
             self.close()
             return
         answer.received += len(data)
@@ -191,7 +192,7 @@ class _Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         if self._answer is None or self._answer.status:
-            raise NotPlain("an answer that nobody asked for")
+            raise NotPlain("an answer that was not requested")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._answer is not None:
@@ -308,14 +309,16 @@ class _Server:
         if self._addresses is None:
             self._addresses = asyncio.ensure_future(self._resolved())
         addresses = await asyncio.shield(self._addresses)
-        for address in addresses[:-1]:
-            try:
+        *others, last = addresses
+        for address in others:
+            with suppress(OSError, asyncio.TimeoutError):
                 found = await self._connect_to(address, tls, min(_NEXT_ADDRESS_S, self._timeouts.connect_s))
-            except (OSError, asyncio.TimeoutError):
-                continue
-            addresses[:] = [address]
-            return found
-        return await self._connect_to(addresses[-1], tls, self._timeouts.connect_s)
+                addresses[:] = [address]
+                return found
+        found = await self._connect_to(last, tls, self._timeouts.connect_s)
+        # Later connections do not try the others again.
+        addresses[:] = [last]
+        return found
 
     async def _connect_to(self, address: str, tls: ssl.SSLContext | None, limit_s: float) -> _Connection:
         loop, port = asyncio.get_running_loop(), self._origin.port

@@ -81,6 +81,7 @@ PLAIN: dict[str, Answer] = {
     "closes": [OK + LENGTH + b"Connection: close\r\n\r\nhello", CLOSE],
     "repeated": [OK + LENGTH + b"Cache-Control: no-cache\r\nCache-Control: no-store\r\n\r\nhello"],
     "slow to begin": [0.1, *reply(200, b"x")],
+    "offers another protocol": [OK + LENGTH + b"Upgrade: h2, h2c\r\nConnection: Upgrade, Keep-Alive\r\n\r\nhello"],
     "no reason": [b"HTTP/1.1 200\r\n" + LENGTH + b"\r\nhello"],
 }
 NOT_PLAIN: dict[str, Answer] = {
@@ -404,6 +405,17 @@ def test_a_closed_port_is_named() -> None:
                 await lazy.get("http://index.invalid/")
 
     asyncio.run(run())
+
+
+def test_another_address_of_a_name_is_tried() -> None:
+    """`localhost` may be ::1 first, where nothing listens."""
+
+    async def scenario(server: RawServer) -> None:
+        plain = PlainHttp({}, QUICK, 4)
+        await asyncio.gather(*(ask(plain, f"http://localhost:{server.port}/") for _ in range(9)))
+        plain.close()
+
+    serve(reply(200, b"x"), scenario)
 
 
 def test_certificates(tmp_path: Path) -> None:
