@@ -44,7 +44,12 @@ if TYPE_CHECKING:
 _TRY_S: Final = 20
 
 #: Modules of the stages after the engines.
-_LATER: Final = ("envspec.operations.lock.finish", "envspec.operations.lock.assemble", "envspec.image.services")
+_LATER: Final = (
+    "envspec.resolve.pypi.packages",
+    "envspec.operations.lock.finish",
+    "envspec.operations.lock.assemble",
+    "envspec.image.services",
+)
 #: Modules that look up the digests of base images, and when these were created: 0.1 s.
 _OF_REGISTRIES: Final = ("envspec.image.base", "envspec.operations.session", "envspec.registry.client", "aiohttp")
 #: More constraints, of each platform.

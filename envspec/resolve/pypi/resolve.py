@@ -24,7 +24,6 @@ from envspec.io.store import Store
 from envspec.models import Resolution
 from envspec.names import normalised
 from envspec.resolve import cache
-from envspec.resolve.pypi import packages
 from envspec.resolve.pypi.index.client import IndexClient, missing_digests
 from envspec.resolve.pypi.index.pages import Pages
 from envspec.resolve.pypi.index.server import serve, simple_url
@@ -179,6 +178,9 @@ async def _resolve(
         workspace = Workspace(simple_url(view.key, resolver.bodies), loopback.proxy, cached, work)
         request, pins = await _readable_pins(target.request, resolver, view, workspace)
     context.reporter.progress(Step(f"reading the metadata of {counted(len(pins), 'package')}", of=platform))
+    # Not needed before, and imported while the resolver ran.
+    from envspec.resolve.pypi import packages
+
     resolution = await packages.build(request, pins, view)
     context.reporter.progress(Step(counted(len(resolution.packages), "package"), of=platform))
     return resolution
