@@ -6,7 +6,7 @@ On the way of `envspec lock` before anything heavy is imported: locks that are c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from envspec.context import Context
@@ -71,20 +71,11 @@ def _compile(
             before = existing_lock(request)
             if cached and text is None and (found := recall_lock(request, before, context, of_spec)) is not None:
                 return found
-            with _resolver_prepared(request, context):
-                from envspec.operations.lock.stages import compile_lock
+            from envspec.operations.lock.stages import compile_lock
 
-                return compile_lock(request, before, context, of_spec, text)
+            return compile_lock(request, before, context, of_spec, text)
     except EnvspecError as error:
         return error
-
-
-def _resolver_prepared(request: LockRequest, context: Context) -> AbstractContextManager[None]:
-    if request.resolver != "uv":
-        return nullcontext()
-    from envspec.resolve.pypi.interpreter import read_ahead
-
-    return read_ahead(context.cache)
 
 
 def write_all(requests: Sequence[LockRequest], made: Sequence[Compiled]) -> list[tuple[Path, ...] | EnvspecError]:
