@@ -338,7 +338,7 @@ def _refused(response: Response, access: RepositoryAccess, login: Login | None) 
     endpoint, source = access.endpoint, login.source if login else None
     host = urlsplit(response.url).netloc
     if response.status == 429:
-        return rate_limited(endpoint, response.headers, source, access.action)
+        return rate_limited(endpoint, response, source, access.action)
     if response.status in {400, 401, 403}:
         return access_refused(f"{endpoint.registry}/{endpoint.repository}", endpoint, source, error_text(response.body))
     return RegistryError(

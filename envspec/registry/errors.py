@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 
 from envspec.credentials import shown
 from envspec.errors import NetworkError
@@ -66,7 +65,7 @@ def refusal(
     if response.status in {401, 403}:
         return access_refused(what, endpoint, login_source, text)
     if response.status == 429:
-        return rate_limited(endpoint, response.headers, login_source, action)
+        return rate_limited(endpoint, response, login_source, action)
     hint = f"check that {endpoint.base} is a registry with the OCI distribution API"
     if response.status >= 500:
         hint = "try again later; if it persists, contact the registry's operator"
@@ -111,10 +110,9 @@ def login_command(registry: str) -> str:
     return "docker login" if registry == DOCKER_HUB else f"docker login {registry}"
 
 
-def rate_limited(
-    endpoint: Endpoint, headers: Mapping[str, str], login_source: str | None, action: Action
-) -> RateLimited:
+def rate_limited(endpoint: Endpoint, response: Response, login_source: str | None, action: Action) -> RateLimited:
     """The error for HTTP 429, with the registry's limit (`ratelimit-limit: 100;w=21600` at Docker Hub)."""
+    headers = response.headers
     message, hint = f"{endpoint.registry}: too many requests", "try again later"
     if limit := re.fullmatch(r"(\d{1,9});w=(\d{1,9})", headers.get("ratelimit-limit", "")):
         message += f" ({limit[1]} in {int(limit[2]) / 3600:g} h)"

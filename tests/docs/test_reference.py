@@ -217,15 +217,15 @@ def test_every_key_of_a_lock_is_on_its_page() -> None:
 
 
 def tables_below(kind: type) -> set[type]:
-    """The types of all tables of a lock."""
+    """The types of all tables of a lock, but for reasons: their keys depend on their codes."""
     found: set[type] = set()
     left: list[object] = [kind, Target]
     while left:
         hint = left.pop()
         left += get_args(hint)
-        # The keys of a reason depend on its code.
-        is_table = isinstance(hint, type) and (issubclass(hint, Struct) or dataclasses.is_dataclass(hint))
-        if is_table and hint is not Reason and hint not in found:
+        if not isinstance(hint, type) or hint is Reason or hint in found:
+            continue
+        if issubclass(hint, Struct) or dataclasses.is_dataclass(hint):
             found.add(hint)
             hints = get_type_hints(hint)
             left += [hints[field] for field, _ in _columns(hint).values()]

@@ -63,7 +63,7 @@ def after(times: int, first: Answer, then: Answer) -> Callable[[Asked], Answer]:
 def test_a_response_and_its_request() -> None:
     seen: list[Asked] = []
     got = fetch(noting(seen, reply(200, b"page", {"X-Kind": "simple"})))
-    assert (got.status, got.body, got.headers["x-kind"]) == (200, b"page", "simple")
+    assert (got.status, got.body, got.headers.get("x-kind")) == (200, b"page", "simple")
     assert seen[0].headers["user-agent"].startswith("envspec/")
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -27,6 +27,8 @@ class Client:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
+        # Of a socket: it reads, too.
+        self.transport = cast("asyncio.Transport", writer.transport)
 
     def sends(self, *lines: bytes, version: bytes = b"1.1", method: bytes = b"GET") -> None:
         for target in lines:
@@ -443,12 +445,12 @@ def test_slow_clients() -> None:
             idle.sends(b"/")
             await idle.answer()
             # More than the sockets' buffers have room for.
-            full.writer.transport.pause_reading()
+            full.transport.pause_reading()
             full.sends(*[b"/"] * 20)
             assert await ends(silent) == await ends(idle) == b""
             assert (await ends(slow)).startswith(b"HTTP/1.1 408 ")
             await asyncio.sleep(1)
-            full.writer.transport.resume_reading()
+            full.transport.resume_reading()
             assert len(await ends(full)) < 20 * len(LARGE)
 
     asyncio.run(run())
@@ -470,11 +472,11 @@ def test_answers_that_are_not_read_are_not_prepared(is_ready: bool) -> None:
     async def run() -> None:
         async with served(large) as connect:
             client = await connect()
-            client.writer.transport.pause_reading()
+            client.transport.pause_reading()
             client.sends(b"/first", *[b"/"] * 20)
             await asyncio.sleep(0.3)
             assert len(prepared) < 4
-            client.writer.transport.resume_reading()
+            client.transport.resume_reading()
             for _ in range(21):
                 status, body = await client.answer()
                 assert (status, body[: len(LARGE)]) == (200, LARGE)

@@ -9,7 +9,7 @@ import asyncio
 import gzip
 import time
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,7 +25,7 @@ from envspec.io.lazy_http import LazyHttp, open_lazy_http
 from envspec.io.plain_http import NotPlain, PlainHttp
 from envspec.origins import Bounds
 from tests.support.certificates import self_signed
-from tests.support.servers.loopback import CLOSE, RESET, Answer, Asked, RawServer, noting, reply
+from tests.support.servers.loopback import CLOSE, RESET, Answer, Asked, End, RawServer, noting, reply
 
 QUICK = Timeouts(connect_s=1.0, stall_s=0.3, total_s=5.0, attempts=1, backoff_s=0.01, retry_after_s=1.0)
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -84,6 +84,7 @@ PLAIN: dict[str, Answer] = {
     "offers another protocol": [OK + LENGTH + b"Upgrade: h2, h2c\r\nConnection: Upgrade, Keep-Alive\r\n\r\nhello"],
     "no reason": [b"HTTP/1.1 200\r\n" + LENGTH + b"\r\nhello"],
 }
+SLOWLY: Answer = [b"1\r\nx\r\n", 0.02] * 3000
 NOT_PLAIN: dict[str, Answer] = {
     # Two readers of such an answer may disagree on its end.
     "two lengths": [OK + LENGTH + b"Content-Length: 6\r\n\r\nhello", CLOSE],
@@ -144,7 +145,7 @@ NOT_PLAIN: dict[str, Answer] = {
     "an endless header": [OK + b"X: ", *[b"x" * 10_000] * 100],
     "endless extensions of a chunk": [CHUNKED + b"\r\n5;", *[b"x" * 10_000] * 100],
     "stalled": [OK + LENGTH + b"\r\nhel", 30.0],
-    "a byte now and then": [CHUNKED + b"\r\n", *[b"1\r\nx\r\n", 0.02] * 3000],
+    "a byte now and then": [CHUNKED + b"\r\n", *SLOWLY],
 }
 
 
@@ -231,9 +232,9 @@ def test_a_connection_that_the_server_closed_is_not_used(answer: Answer) -> None
 
 
 @pytest.mark.parametrize("end", [CLOSE, RESET])
-def test_a_request_on_a_connection_that_closes_is_repeated(end: Answer) -> None:
+def test_a_request_on_a_connection_that_closes_is_repeated(end: End) -> None:
     """The server decides to close while the request is on its way: no error, and the server stays a plain one."""
-    answers = iter([reply(200, b"first"), [end]])
+    answers: Iterator[Answer] = iter([reply(200, b"first"), [end]])
 
     async def scenario(server: RawServer) -> None:
         async with open_lazy_http({}, timeouts=QUICK) as lazy:
@@ -246,7 +247,7 @@ def test_a_request_on_a_connection_that_closes_is_repeated(end: Answer) -> None:
 
 
 def test_an_answer_that_nobody_asked_for_is_never_used() -> None:
-    answers = iter([[*reply(200, b"mine"), 0.05, *reply(200, b"evil")]])
+    answers: Iterator[Answer] = iter([[*reply(200, b"mine"), 0.05, *reply(200, b"evil")]])
 
     async def scenario(server: RawServer) -> None:
         plain = PlainHttp({}, QUICK, 4)
@@ -384,7 +385,8 @@ def test_time_limits_of_the_environment() -> None:
 def test_a_long_answer_has_the_time_that_it_needs() -> None:
     """It takes longer than a server may stall."""
     size = 50_000
-    pieces = [OK + b"Content-Length: %d\r\n\r\n" % size, *[0.1, bytes(size // 10)] * 10]
+    tenths: Answer = [0.1, bytes(size // 10)] * 10
+    pieces = [OK + b"Content-Length: %d\r\n\r\n" % size, *tenths]
 
     async def scenario(server: RawServer) -> None:
         assert len((await get(server)).body) == size

@@ -51,7 +51,7 @@ class Place:
         python = Python("3.11.2", "base")
         lock = make_lock(python=python, where=Platform.LINUX_64, name=f"tiny-{uuid.uuid4().hex[:8]}")
         base = BaseImage("docker.io/tiny/base", "1", None, None, "", (pinned,))
-        lock = replace(lock, base_image=base, **others)  # type: ignore[arg-type]  # fields of a lock
+        lock = replace(lock, base_image=base, **others)
         write_lock(self.user.folder / folder, lock)
         return lock
 

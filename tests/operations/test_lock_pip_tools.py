@@ -37,8 +37,10 @@ EXTRAS = {
 }
 #: Without fields for its extras, as old wheels are.
 PART = (f"either; {NEW} or extra == 'old'", f'both; ({OLD} or extra == "new") and sys_platform != "win32"')
-LEAVES = ("for-new", "for-old", "for-later-series", "by-implementation", "on-linux", "on-arm", "by-release")
-LEAVES += ("by-kernel", "either", "both", "extra-for-new", "extra-for-old", "nothing")
+LEAVES = (
+    *("for-new", "for-old", "for-later-series", "by-implementation", "on-linux", "on-arm", "by-release"),
+    *("by-kernel", "either", "both", "extra-for-new", "extra-for-old", "nothing"),
+)
 
 
 def built_for(name: str, version: str, *tags: str, requires: tuple[str, ...] = ()) -> list[File]:

@@ -198,7 +198,7 @@ def test_a_channel_of_such_rows(
 )
 def test_what_of_a_wheel_becomes_a_path_or_a_line(changed: dict[str, str]) -> None:
     row = pin(TOOL)
-    said = refusal_of(make_lock(wheels=[replace(row, file=replace(row.file, **changed))]))  # type: ignore[arg-type]
+    said = refusal_of(make_lock(wheels=[replace(row, file=replace(row.file, **changed))]))
     assert f"`resolution[0].package[0].file.{next(iter(changed))}` is not" in said
 
 
