@@ -61,17 +61,19 @@ class _ClosedWhileIdle(NotPlain):
 
 @dataclass(slots=True)
 class _Answer:
-    """One answer while it arrives. sent: the headers of its request. received: bytes, of head and body."""
+    """One answer while it arrives. sent: the headers of its request. received: bytes, of head and body.
+
+    body: not a list of pieces: those of a server that sends chunks of one byte would be 30 times as large.
+    """
 
     sent: Mapping[str, str]
     max_bytes: int
     admit: Admit | None
     done: asyncio.Future[None]
     fields: dict[str, str] = field(default_factory=dict)
-    body: list[bytes] = field(default_factory=list)
+    body: bytearray = field(default_factory=bytearray)
     status: int = 0
     received: int = 0
-    body_bytes: int = 0
     is_complete: bool = False
 
     def add_header(self, name: bytes, value: bytes) -> None:
@@ -102,7 +104,7 @@ class _Answer:
 
     def unpacked(self) -> tuple[bytes, bytes | None]:
         """The body, and as it was sent if that was with gzip."""
-        body = b"".join(self.body)
+        body = bytes(self.body)
         if not body or self._encoding == "identity":
             return body, None
         return _unzipped(body, self.max_bytes), body
@@ -119,10 +121,9 @@ class _Answer:
         return self.status in {200, 404, 410}
 
     def add_body(self, data: bytes) -> None:
-        self.body_bytes += len(data)
-        if self.body_bytes > self.max_bytes:
+        self.body += data
+        if len(self.body) > self.max_bytes:
             raise NotPlain("the answer is too large")
-        self.body.append(data)
 
 
 class _Connection(asyncio.Protocol):
@@ -270,7 +271,12 @@ def _target(url: str) -> _Target:
     host = f"{name}:{port}" if port else name
     login = None
     if parts["user"]:
-        login = Credential(unquote(parts["user"]), unquote(parts["password"] or ""))
+        try:
+            user = unquote(parts["user"], errors="strict")
+            login = Credential(user, unquote(parts["password"] or "", errors="strict"))
+        except UnicodeDecodeError:
+            # aiohttp sends such bytes as they are written.
+            raise NotPlain("a login that is not in UTF-8") from None
     return _Target(origin, f"{scheme}://{host}{parts['path']}", host, parts["path"] or "/", login)
 
 

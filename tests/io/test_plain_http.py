@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import time
+import tracemalloc
 import zlib
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -380,6 +381,32 @@ def test_time_limits_of_the_environment() -> None:
             assert time.monotonic() - started < 15
 
     serve([30.0], scenario)
+
+
+def test_small_chunks_take_no_more_memory_than_their_body() -> None:
+    size = 1_000_000
+    piece = b"2\r\nxx\r\n" * 5000
+
+    async def scenario(server: RawServer) -> None:
+        tracemalloc.start()
+        assert len((await get(server, max_bytes=4 * size)).body) == size
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak_bytes < 12 * size
+
+    serve([CHUNKED + b"\r\n", *[piece] * (size // 10_000), b"0\r\n\r\n"], scenario)
+
+
+@pytest.mark.parametrize("login", ["%FF:x", "u:%FC", "u:%E4%B8"])
+def test_a_login_that_is_not_in_utf8_is_left_to_http(login: str) -> None:
+    async def scenario(server: RawServer) -> None:
+        async with open_http({}) as http, open_lazy_http({}) as lazy:
+            for each in (http, lazy):
+                await each.get(server.url.replace("://", f"://{login}@"))
+        first, second = server.asked
+        assert first.headers["authorization"] == second.headers["authorization"]
+
+    serve(reply(200), scenario)
 
 
 def test_a_long_answer_has_the_time_that_it_needs() -> None:
