@@ -145,6 +145,11 @@ CHANGES: Final[dict[str, Change]] = {
         *(2, "usage", "/nowhere/ca.pem"),
         environ={"ENVSPEC_DEFAULT_INDEX": "https://127.0.0.1:9/", "SSL_CERT_FILE": "/nowhere/ca.pem", **NEW_CACHE},
     ),
+    "the CA bundle is another file": Change(
+        LOCK,
+        *(2, "usage", "/etc/passwd: not a bundle"),
+        environ={"ENVSPEC_DEFAULT_INDEX": "https://127.0.0.1:9/", "SSL_CERT_FILE": "/etc/passwd", **NEW_CACHE},
+    ),
 }
 
 

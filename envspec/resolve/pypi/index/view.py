@@ -19,7 +19,7 @@ import msgspec
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from envspec.errors import EnvspecError, NetworkError
+from envspec.errors import EnvspecError, NetworkError, UsageError
 from envspec.models import DEFAULT_INDEX, WrongRow
 from envspec.origins import PYTORCH
 from envspec.resolve.pypi.index.ahead import Ahead
@@ -447,10 +447,10 @@ class View:
 
     @contextmanager
     def _recording(self) -> Iterator[None]:
-        """Record an index's error, which stops the resolver."""
+        """Record an index's error, which stops the resolver. UsageError: of the environment's CA bundle."""
         try:
             yield
-        except NetworkError as error:
+        except (NetworkError, UsageError) as error:
             self._fail(error)
             raise
 
