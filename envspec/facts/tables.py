@@ -668,9 +668,10 @@ class Facts:
 
 @cache
 def _read(file: str) -> dict[str, Any]:
-    from envspec.documents import parse_toml
+    # Compiled, it takes a third of tomllib's time, 0.02 s of a lock. Not for what others write: it accepts TOML 1.1.
+    import tomli
 
-    return parse_toml((DATA / f"{file}.toml").read_text(encoding="utf-8"))
+    return tomli.loads((DATA / f"{file}.toml").read_text(encoding="utf-8"))
 
 
 def _code(row: TorchRelease, variant: str, platform: Platform) -> GpuCodeRow:
