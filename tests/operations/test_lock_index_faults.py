@@ -431,7 +431,7 @@ def test_pages_that_list_everything_give_each_project_its_own_files(tmp_path: Pa
 
 @pytest.mark.parametrize("fault", [None, Status(503)])
 def test_aiohttp_is_imported_for_other_answers_alone(tmp_path: Path, fault: Fault | None) -> None:
-    """Its import takes longer than the requests of a lock. For macOS no registry is asked for an image."""
+    """Its import takes longer than the requests of a lock. A lock for macOS has no image, and needs no registry."""
     with IndexServer(ecosystem.diamond(), RANGED) as index:
         if fault is not None:
             index.fail(APP_PAGE, fault, times=1)
