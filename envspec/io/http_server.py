@@ -257,8 +257,8 @@ class _Connection(asyncio.Protocol):
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         self._writable = None
-        if self.task is not None:
-            self.waits_since = None
+        # What was sent has been read: from now on it waits for the next request.
+        self.waits_since = self._loop.time() if self.task is None else None
         self.transport.resume_reading()
 
     # --- of the parser

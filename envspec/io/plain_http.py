@@ -80,7 +80,8 @@ class _Answer:
         # They may follow the last chunk, too.
         if self.status or not (name.isascii() and value.isascii()):
             raise NotPlain("a header behind the head, or not in ASCII")
-        key, text = name.decode().lower(), value.decode()
+        # httptools leaves tabs behind a value.
+        key, text = name.decode().lower(), value.decode().strip(" \t")
         if key in self.fields:
             if key in _SINGLE:
                 raise NotPlain(f"{key} twice")

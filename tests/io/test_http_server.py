@@ -456,6 +456,22 @@ def test_slow_clients() -> None:
     asyncio.run(run())
 
 
+def test_a_client_that_has_read_an_answer_has_the_whole_time_again() -> None:
+    async def run() -> None:
+        async with served(lambda _: Answer(200, LARGE * 4), Limits(client_s=3)) as connect:
+            client = await connect()
+            client.transport.pause_reading()
+            client.sends(b"/")
+            await asyncio.sleep(2.2)
+            client.transport.resume_reading()
+            assert (await client.answer())[0] == 200
+            await asyncio.sleep(1.5)
+            client.sends(b"/")
+            assert (await client.answer())[0] == 200
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("is_ready", [False, True], ids=["later", "at once"])
 def test_answers_that_are_not_read_are_not_prepared(is_ready: bool) -> None:
     prepared: list[str] = []

@@ -83,6 +83,7 @@ PLAIN: dict[str, Answer] = {
     "repeated": [OK + LENGTH + b"Cache-Control: no-cache\r\nCache-Control: no-store\r\n\r\nhello"],
     "slow to begin": [0.1, *reply(200, b"x")],
     "offers another protocol": [OK + LENGTH + b"Upgrade: h2, h2c\r\nConnection: Upgrade, Keep-Alive\r\n\r\nhello"],
+    "tabs around a value": [OK + LENGTH + b'ETag:\t"1"\t\r\nX-More: a\tb \t\r\n\r\nhello'],
     "no reason": [b"HTTP/1.1 200\r\n" + LENGTH + b"\r\nhello"],
 }
 SLOWLY: Answer = [b"1\r\nx\r\n", 0.02] * 3000
