@@ -129,6 +129,11 @@ def replace_by_pipe(folder: Path) -> None:
     os.mkfifo(folder / "pyproject.toml")
 
 
+def enlarge(path: Path) -> None:
+    """More than fits into memory; takes no space on the disk."""
+    os.truncate(path, 1 << 42)
+
+
 CHANGES: Final[dict[str, Callable[[Path], object]]] = {
     "a byte of the spec": lambda folder: flip(folder / "specs/small.toml"),
     "a byte of the file that it takes lines from": lambda folder: flip(folder / "pyproject.toml"),
@@ -137,6 +142,10 @@ CHANGES: Final[dict[str, Callable[[Path], object]]] = {
     "no spec": lambda folder: (folder / "specs/small.toml").unlink(),
     "a byte of the lock": lambda folder: flip(folder / "locks/small/envspec.lock"),
     "a byte of a file beside it": lambda folder: flip(folder / "locks/small/requirements.linux-64.txt"),
+    "a huge file that it takes lines from": lambda folder: enlarge(folder / "pyproject.toml"),
+    "a huge spec": lambda folder: enlarge(folder / "specs/small.toml"),
+    "a huge lock": lambda folder: enlarge(folder / "locks/small/envspec.lock"),
+    "a huge file beside it": lambda folder: enlarge(folder / "locks/small/requirements.linux-64.txt"),
     "a file is missing": lambda folder: (folder / "locks/small/requirements.linux-64.txt").unlink(),
     "the lock is missing": lambda folder: shutil.rmtree(folder / "locks/small"),
     "a byte of a variant's lock": lambda folder: flip(folder / "locks/small-more/envspec.lock"),

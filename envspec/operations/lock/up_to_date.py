@@ -27,6 +27,8 @@ _FOLDERS: Final = ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")
 _COMPLETE: Final = "_ENVSPEC_COMPLETE"
 _LOCK_FILE: Final = "envspec.lock"
 _RECORD: Final = "up-to-date-"
+#: As `envspec.verifier.regular.MAX_BYTES`.
+_MOST_BYTES: Final = 64 << 20
 _FACTS: Final = os.path.join(os.path.dirname(__file__), "..", "..", "data")
 
 
@@ -140,8 +142,9 @@ def _read(path: str) -> bytes:
     """As `envspec.verifier.regular.read_regular`, which imports more."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{path} is not a regular file")
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
+            raise OSError(f"{path} is not a regular file, or too large")
         return file.read()
 
 
