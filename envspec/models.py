@@ -237,7 +237,7 @@ class Unbuilt(Enum):
         return "requirements as stated in the sdist, compared at the first build"
 
 
-class WrongRow(Struct, frozen=True, order=True):
+class WrongRow(Struct, frozen=True):
     """A file that the RECORD of its wheel lists with another size, without a hash, or not at all.
 
     path: as in SharedFiles. sha256: of the file in the wheel; None if RECORD lists it and the wheel
