@@ -8,7 +8,7 @@ from copy import copy
 from functools import lru_cache, partial
 from typing import Final
 
-from packaging.markers import UndefinedComparison
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
@@ -250,7 +250,8 @@ def _applies(requirement: Requirement, environment: Mapping[str, str], extras: f
         return True
     try:
         return any(requirement.marker.evaluate({**environment, "extra": extra}) for extra in (extras or {""}))
-    except UndefinedComparison:
+    except (UndefinedComparison, UndefinedEnvironmentName):
+        # The second: of a lock file's variables, `extras` and `dependency_groups`, which packages have no use for.
         return False
 
 

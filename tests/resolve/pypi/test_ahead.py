@@ -63,3 +63,12 @@ def test_what_an_override_removes_is_not_fetched(tmp_path: Path) -> None:
         user.wants("lib", as_of=AS_OF, pip=removed)
         user.locked()
         assert "/simple/other/" not in paths(index)
+
+
+def test_a_marker_that_no_environment_defines_hides_no_release(tmp_path: Path) -> None:
+    requires = ["other; 'web' in extras", "third"]
+    with IndexServer([release("lib", "1.0", requires=requires), release("third", "1.0")]) as index:
+        user = User(tmp_path, index.url)
+        user.wants("lib", as_of=AS_OF)
+        user.locked()
+        assert user.pins() == {"lib": "1.0", "third": "1.0"}
