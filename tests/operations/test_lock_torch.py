@@ -15,7 +15,7 @@ from tests.support.builders import ecosystem
 from tests.support.builders.ecosystem import DESKTOP_TAGS, LINUX_TAGS, compiled, release
 from tests.support.builders.projects import PLAIN
 from tests.support.servers.index import IndexServer
-from tests.support.user import NAME, User, refused
+from tests.support.user import NAME, User, refused, routed
 
 AS_OF = "2026-06-01T00:00:00Z"
 #: Older releases of CUDA have no images of Ubuntu 24.04.
@@ -161,3 +161,14 @@ def test_a_cuda_without_a_build_of_torch_is_refused_only_if_torch_is_locked(user
     for name in ("torch", "torchvision", "transitive"):
         user.wants(name, as_of=AS_OF, rest=without)
         assert "no build for CUDA 12.2 was ever published" in refused(user.locks(), 4)
+
+
+def test_another_build_of_a_member_on_a_private_index_is_no_release_of_the_project(tmp_path: Path) -> None:
+    # No line names torchvision. The project's own 0.21.0 requires torch 2.6.0.
+    builds = [release("torchvision", "0.21.0", requires=["torch==2.5.1"]), release("torchvision", "0.20.1")]
+    torch = [release("torch", "2.5.1"), release("torch", "2.6.0"), release("lib", "1.0", requires=["torchvision"])]
+    with IndexServer(torch) as public, IndexServer(builds) as private:
+        user = User(tmp_path, public.url, ENVSPEC_PYTORCH_INDEX=public.url)
+        user.wants("lib", "torch==2.5.1", as_of=AS_OF, rest=routed("corp", private.url, "torchv*"))
+        user.locked()
+        assert user.pins() == {"lib": "1.0", "torch": "2.5.1", "torchvision": "0.21.0"}

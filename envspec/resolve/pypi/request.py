@@ -138,7 +138,7 @@ def target_request(
         sources=lines.sources,
         overrides=overrides,
         extensions=_extensions(spec, target, facts, build, torch, _given_torch(lines.direct, lines.provided)),
-        unfit=_unfit(family_facts, lines, overrides, torch),
+        unfit=_unfit(spec, family_facts, lines, overrides, torch),
         environment=lines.environment,
     )
     required = tuple(_line(each, lines.direct) for each in lines.required)
@@ -388,13 +388,15 @@ def _extensions(
 
 
 def _unfit(
-    facts: Facts, lines: _Lines, overrides: Overrides, torch: SpecifierSet
+    spec: Spec, facts: Facts, lines: _Lines, overrides: Overrides, torch: SpecifierSet
 ) -> dict[str, Callable[[Version], bool]]:
     """As `Rules.unfit`. torch: the versions that the spec and the build allow."""
     decided = lines.elsewhere | overrides.keys()
     if "torch" in decided:
         return {}
-    return {name: partial(excludes_torch, facts, name, torch) for name in MEMBERS if name not in decided}
+    # What an index of the spec has under a member's name may be another build, for another torch; no line need name it.
+    names = [name for name in MEMBERS if name not in decided and spec.pip.index_for(name) is None]
+    return {name: partial(excludes_torch, facts, name, torch) for name in names}
 
 
 def _line(requirement: Requirement, direct: Mapping[str, ListedFile]) -> str:
