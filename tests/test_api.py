@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import io
 import os
@@ -50,6 +51,16 @@ def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ImageSe
         Path("specs", "mine.toml").write_text(spec.replace('"3.11"', f'"{SERIES}"') + IMAGE, encoding="utf-8")
         Path("requirements.txt").write_text("numpy==2.1.*\n", encoding="utf-8")
         yield servers
+
+
+def test_a_process_that_locks_often_keeps_nothing_of_each_lock(servers: ImageServers) -> None:
+    def views() -> int:
+        gc.collect()
+        return sum(type(each).__name__ == "View" for each in gc.get_objects())
+
+    before = views()
+    envspec.lock("mine")
+    assert gc.get_freeze_count() == 0 and views() == before
 
 
 def test_the_examples_run(servers: ImageServers, capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,6 +125,8 @@ async def _resolve_fresh(
             found = await asyncio.gather(*refusals)
             raise RefusedLines([*error.found, *chain.from_iterable(found)]) from None
         finally:
+            # Else a process that locks often would keep the views of every run.
+            gc.unfreeze()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
