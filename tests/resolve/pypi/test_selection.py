@@ -44,6 +44,14 @@ def test_a_moment_further_back_than_times_are_filled_in_is_final() -> None:
     assert selection(files, ASKED - FILLED_IN_WITHIN - A_SECOND).is_final
 
 
+def test_a_late_release_of_an_extension_is_named_with_its_label_alone() -> None:
+    late = ListedFile("lib-2.0+cu121-py3-none-any.whl", "https://x/lib")
+    policy = SelectionPolicy(TagRanks((Tag("py3", "none", "any"),)), ASKED, ASKED, fits=lambda _: True)
+    older = ListedFile(pure("1.0"), "https://x/old", uploaded=OLD)
+    listing = PageListing((older.filename, late.filename), (older, late).__getitem__)
+    assert select(listing, "lib", policy).pending == ("2.0+cu121",)
+
+
 def test_an_index_without_times() -> None:
     found = selection({pure("1.0"): None, pure("2.0"): OLD}, None)
     assert found.is_final and len(found.files) == 2

@@ -265,6 +265,8 @@ def select(listing: PageListing, project: str, policy: SelectionPolicy) -> Selec
         if policy.may_accept_later(file):
             later.add(version_text(file.filename))
     unloadable, pending = _unloadable(listing, accepted, others, policy, project)
+    # A release with a label is named with it alone.
+    pending -= versions_of(set(map(policy.without_label, later)))
     pending |= versions_of(later)
     return Selection(files, unloadable, pending=tuple(map(str, sorted(pending))))
 
