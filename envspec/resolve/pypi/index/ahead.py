@@ -25,6 +25,9 @@ from envspec.resolve.pypi.metadata import allows, applicable, declared, override
 
 #: Projects in one run: a stack has 130, the largest specs have some hundred.
 _MOST: Final = 500
+#: Requirements of one release, and releases of one project, that are looked at: others may have 100,000.
+_MOST_LINES: Final = 1000
+_MOST_TRIED: Final = 50
 
 
 class Ahead:
@@ -67,7 +70,7 @@ class Ahead:
             return
         self._read.add(filename)
         extras = frozenset(self._extras.get(name, ()))
-        for requirement in applicable(declared(metadata), self._rules.environment, extras):
+        for requirement in applicable(declared(metadata)[:_MOST_LINES], self._rules.environment, extras):
             other = normalised(requirement.name)
             if other not in self._wanted and len(self._wanted) < _MOST:
                 self._wanted.add(other)
@@ -97,17 +100,20 @@ class Ahead:
     def _candidate(self, name: str, selection: Selection) -> ListedFile | None:
         """The preferred wheel of the newest final release that fits; None if that is an sdist."""
         releases = releases_of(selection.files.values())
-        for version in sorted(releases, reverse=True):
-            files = [file for file in releases[version] if self._fits(name, version, file)]
+        versions = [version for version in releases if self._is_allowed(name, version)]
+        for version in sorted(versions, reverse=True)[:_MOST_TRIED]:
+            files = [file for file in releases[version][:_MOST_TRIED] if self._fits(file)]
             if files:
                 wheels = [file for file in files if self._ranks.rank(file.filename) is not None]
                 return min(wheels, key=lambda file: self._ranks.rank(file.filename) or 0, default=None)
         return None
 
-    def _fits(self, name: str, version: Version, file: ListedFile) -> bool:
-        if version.is_prerelease or file.yanked is not None or version not in self._allowed.get(name, SpecifierSet()):
+    def _is_allowed(self, name: str, version: Version) -> bool:
+        if version.is_prerelease or version not in self._allowed.get(name, SpecifierSet()):
             return False
         is_unfit = self._rules.unfit.get(name)
-        if is_unfit is not None and is_unfit(version):
-            return False
-        return allows(file.requires_python or "", self._rules.environment.get("python_full_version", ""))
+        return is_unfit is None or not is_unfit(version)
+
+    def _fits(self, file: ListedFile) -> bool:
+        python = self._rules.environment.get("python_full_version", "")
+        return file.yanked is None and allows(file.requires_python or "", python)
