@@ -131,7 +131,7 @@ class _Reader:
                 self.refuse(place, f"{quoted(text)} names no lines of a {PYPROJECT}", _FORMS)
                 continue
             folder, kind, name = found.groups()
-            file = posixpath.normpath(f"{folder or ''}{PYPROJECT}")
+            file = _file_in(folder)
             if not self._has(file, text, place):
                 continue
             if kind == "group":
@@ -276,6 +276,16 @@ class _Reader:
     def refuse(self, place: Place, found: str, hint: str) -> bool:
         self.problems.append((place, BadValue(found, hint)))
         return False
+
+
+def source_file(source: object) -> str | None:
+    """The file that a value of `dependencies_from` names, from the spec's folder on; None if it names none."""
+    found = _FROM.fullmatch(str(source))
+    return _file_in(found[1]) if found else None
+
+
+def _file_in(folder: str | None) -> str:
+    return posixpath.normpath(f"{folder or ''}{PYPROJECT}")
 
 
 def _nearest_of(what: str, name: str, names: Iterable[str]) -> str:

@@ -167,6 +167,16 @@ def test_after_a_change_it_runs_in_full(user: User, change: str) -> None:
     assert is_in_full(runs(user, *WORDS))
 
 
+def test_files_are_found_as_they_are_read(user: User) -> None:
+    """A folder that does not exist, and links, do not count in a path of `dependencies_from`."""
+    user.writes(SPEC.replace("../pyproject.toml", "none/../../pyproject.toml"))
+    succeeded(runs(user, *WORDS))
+    assert not is_in_full(runs(user, *WORDS))
+    (user.folder / "pyproject.toml").write_text(PROJECT.replace('"one"', '"one", "two"'))
+    assert runs(user, *CHECK).status == 3
+    assert "envspec.lock" in runs(user, *WORDS).stdout
+
+
 def test_a_check_is_known_by_itself(user: User) -> None:
     assert is_in_full(runs(user, *CHECK)) and not is_in_full(runs(user, *CHECK))
     flip(user.lock / "requirements.linux-64.txt")

@@ -30,7 +30,7 @@ from envspec.operations.lock.up_to_date import MADE
 from envspec.operations.lock_state import Compiled, LockRequest
 from envspec.resolve import RESOLVERS
 from envspec.settings import read_settings
-from envspec.spec.document import DEPENDENCIES_FROM, PYPROJECT, read_spec
+from envspec.spec.document import DEPENDENCIES_FROM, read_spec
 from envspec.spec.identity import input_sha256, read_document
 from envspec.spec.logins import login_warnings
 from envspec.spec.owner import TWO_SPECS, other_owner, path_from_lock
@@ -174,9 +174,11 @@ def _files_of_spec(path: Path) -> Iterator[Path]:
     yield path
     spec = read_spec(path)
     for table in (spec, *table_of(spec, "variants").values()):
-        for source in list_of(table, DEPENDENCIES_FROM):
-            folder = str(source).rpartition(f"{PYPROJECT}:")[0]
-            yield path.parent / folder / PYPROJECT
+        if sources := list_of(table, DEPENDENCIES_FROM):
+            # Imported by now: a check reads their lines.
+            from envspec.spec.pyproject import source_file
+
+            yield from map(path.parent.joinpath, filter(None, map(source_file, sources)))
         if on_top_of := table_of(table, "pip").get("on_top_of"):
             yield path.parent / str(on_top_of)
 
