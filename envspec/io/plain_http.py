@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 _HEAD_BYTES: Final = 64 * 1024
 #: Before the next address of a host is tried: IPv6 may lead nowhere. RFC 8305, section 5, has the same.
 _NEXT_ADDRESS_S: Final = 0.25
+#: How long an idle connection may be used again: firewalls forget it after some minutes, and the server would seem to
+#: have stalled. `open_http` has the same.
+_KEPT_S: Final = 60.0
 #: Of zlib: gzip's header and trailer.
 _GZIP: Final = 31
 _INFLATE_ERROR: Final = cast("type[Exception]", isal_zlib.error)
@@ -137,10 +140,14 @@ class _Connection(asyncio.Protocol):
         self._answer: _Answer | None = None
         self._is_used = False
         self._keeps_alive = True
+        self._idle_since = self._loop.time()
 
     @property
     def is_idle(self) -> bool:
-        return self._answer is None and self._keeps_alive and not self._transport.is_closing()
+        """Whether it can be used for a request."""
+        if self._answer is not None or self._transport.is_closing():
+            return False
+        return self._keeps_alive and self._loop.time() - self._idle_since < _KEPT_S
 
     def close(self) -> None:
         self._transport.abort()
@@ -183,6 +190,7 @@ class _Connection(asyncio.Protocol):
         else:
             if answer.is_complete:
                 self._is_used = True
+                self._idle_since = self._loop.time()
                 self._answer = None
                 _settle(answer.done, None)
 
@@ -295,8 +303,10 @@ class _Server:
     async def connection(self, tls: ssl.SSLContext | None) -> _Connection:
         """One that is idle, else a new one; raises NotPlain if there is none."""
         while self._idle:
-            if (idle := self._idle.pop()).is_idle:
+            idle = self._idle.pop()
+            if idle.is_idle:
                 return idle
+            idle.close()
         try:
             return await self._connect(tls)
         except (OSError, asyncio.TimeoutError, UnicodeError) as error:

@@ -233,6 +233,20 @@ def test_a_connection_that_the_server_closed_is_not_used(answer: Answer) -> None
     assert serve(answer, scenario).connections == 3
 
 
+def test_a_connection_that_was_idle_for_long_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_http, "_KEPT_S", 0.2)
+
+    async def scenario(server: RawServer) -> None:
+        plain = PlainHttp({}, QUICK, 4)
+        for _ in range(3):
+            assert (await ask(plain, f"{server.url}/")).body == b"one"
+            await asyncio.sleep(0.3)
+        plain.close()
+        await left(server)
+
+    assert serve(reply(200, b"one"), scenario).connections == 3
+
+
 @pytest.mark.parametrize("end", [CLOSE, RESET])
 def test_a_request_on_a_connection_that_closes_is_repeated(end: End) -> None:
     """The server decides to close while the request is on its way: no error, and the server stays a plain one."""
