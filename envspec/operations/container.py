@@ -122,7 +122,9 @@ def _image(engine: Engine, lock: Lock, platform: Platform, request: ContainerReq
         if _is_loaded(engine, image, default_tag(lock)):
             return image
     loaded, built = _loaded_image(engine, lock, platform, context, bytecode=request.bytecode)
-    known.remember(built.images, built.digest)
+    # Another run may have written the folder since the lock was read.
+    if known.lock == lock:
+        known.remember(built.images, built.digest)
     return loaded
 
 
