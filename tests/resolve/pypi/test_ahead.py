@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders.ecosystem import release
+from tests.support.servers.faults import Body, Fault, Stall, Status
 from tests.support.servers.index import IndexServer
 from tests.support.user import User, routed
 
@@ -30,6 +31,23 @@ def test_a_guess_that_no_index_has_changes_nothing(tmp_path: Path) -> None:
         user.locked()
         assert user.pins() == {"lib": "1.0"}
         assert "/simple/absent/" in paths(index)
+
+
+@pytest.mark.parametrize("fault", [Status(500), Body(b"<html>a login</html>"), Stall()])
+def test_a_guess_that_fails_or_never_ends_changes_nothing(tmp_path: Path, fault: Fault) -> None:
+    files = [
+        release("pin", "1.0", requires=["lib<2"]),
+        release("lib", "1.0"),
+        release("lib", "2.0", requires=["guessed"]),
+        release("guessed", "1.0"),
+    ]
+    with IndexServer(files) as index:
+        index.fail("/simple/guessed/", fault)
+        user = User(tmp_path, index.url)
+        user.wants("pin", "lib", as_of=AS_OF)
+        user.locked()
+        assert user.pins() == {"lib": "1.0", "pin": "1.0"}
+        assert "/simple/guessed/" in paths(index)
 
 
 def test_names_of_a_private_index_are_fetched_from_it_alone(tmp_path: Path) -> None:
