@@ -23,6 +23,7 @@ _FIELD: Final = re.compile(
 )
 
 
+_OR: Final = re.compile(r"\bor\b")
 _EXTRA: Final = re.compile(r"""\bextra\s*==\s*["']([^"']+)["']""")
 
 
@@ -225,7 +226,7 @@ def applicable(
     """The requirements that apply to the target with these extras; what PEP 508 cannot read is skipped."""
     for text in requirements:
         # Most lines of most packages belong to extras that nothing requires: not worth parsing.
-        if not extras and "extra ==" in text and " or " not in text:
+        if not extras and "extra ==" in text and not _OR.search(text):
             continue
         requirement = parsed(text)
         if requirement is not None and _applies(requirement, environment, extras):

@@ -129,3 +129,9 @@ def test_evaluated_pythons(before: str, is_allowed: bool) -> None:
     else:
         assert made is not None and made.startswith(before)
         assert not any(SpecifierSet(made).contains(python) for python in ("3.8.0", "3.11.12", "3.13.1"))
+
+
+def test_a_requirement_of_an_extra_or_an_old_python_applies_without_spaces_too() -> None:
+    text = 'colour; (python_version < "3.12")or(extra == "web")'
+    [found] = applicable((text,), marker_values(Platform.LINUX_64, "3.11.7"), frozenset())
+    assert found.name == "colour"
