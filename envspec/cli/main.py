@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -98,12 +98,21 @@ def main() -> None:
     terminal.soften_streams()
     file_limit.raise_limit()
     code = run(sys.argv[1:])
-    if sys.getprofile() is None and sys.gettrace() is None:
+    if not _is_observed():
         # Nothing of ours waits for the interpreter's own end, which takes a tenth of a short run. After a solve of
         # conda's it can crash: rattler's threads release Python's objects after their answer (0.28.0: 12 of 100 runs by
         # signal 6 or 11).
         terminal.leave(code)
     sys.exit(code)
+
+
+def _is_observed() -> bool:
+    """Whether a profiler, a debugger or coverage writes what it has seen when Python ends."""
+    if sys.getprofile() is not None or sys.gettrace() is not None:
+        return True
+    # Since Python 3.12, cProfile and coverage are tools of this module, which has at most six.
+    monitoring: Any = getattr(sys, "monitoring", None)
+    return monitoring is not None and any(map(monitoring.get_tool, range(6)))
 
 
 class _Interrupted(EnvspecError):
