@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -116,8 +115,6 @@ async def _resolve_fresh(
                 views[each.view_key].ahead.expect([*each.request.requirements, *each.request.constraints])
             await stack.enter_async_context(serve(views, loopback))
             await asyncio.to_thread(meanwhile)
-            # The modules stay until the end: to look for cycles among them takes 40 ms, once in a cold lock.
-            gc.freeze()
             return dict(zip(requests, await asyncio.gather(*tasks), strict=True))
         except RefusedLines as error:
             # Those of every target at once.
@@ -125,8 +122,6 @@ async def _resolve_fresh(
             found = await asyncio.gather(*refusals)
             raise RefusedLines([*error.found, *chain.from_iterable(found)]) from None
         finally:
-            # Else a process that locks often would keep the views of every run.
-            gc.unfreeze()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
