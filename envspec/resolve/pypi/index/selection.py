@@ -292,18 +292,6 @@ def _is_of(filename: str, project: str) -> bool:
     return not filename.endswith(SDIST_SUFFIXES) or normalised(filename.rpartition("-")[0]) == project
 
 
-def newest_wheels(selection: Selection, ranks: TagRanks, count: int) -> list[ListedFile]:
-    """The preferred wheel of each of the newest final releases."""
-    best: dict[Version, tuple[int, ListedFile]] = {}
-    for name, file in selection.files.items():
-        version, rank = version_of(name), ranks.rank(name)
-        if version is None or rank is None or version.is_prerelease or file.yanked is not None:
-            continue
-        if version not in best or rank < best[version][0]:
-            best[version] = (rank, file)
-    return [best[version][1] for version in sorted(best, reverse=True)[:count]]
-
-
 def _unloadable(
     listing: PageListing, accepted: set[str], others: set[str], policy: SelectionPolicy, project: str
 ) -> tuple[str | None, set[Version]]:
@@ -316,9 +304,12 @@ def _unloadable(
     texts = {*listing.groups.versions, *map(version_text, others)}
     selected = versions_of(set(map(policy.without_label, accepted)))
     candidates = _newest(set(map(policy.without_label, texts)), selected)
+    if not candidates:
+        return None, set()
+    numbers = _numbers_of(candidates, listing, policy, project)
     pending: set[Version] = set()
     for version in sorted(candidates, reverse=True):
-        for number in _numbers_of(version, listing, policy, project):
+        for number in numbers[version]:
             file = listing.file(number)
             if policy.accepts(file):
                 return str(version), pending - {version}
@@ -327,17 +318,23 @@ def _unloadable(
     return None, pending
 
 
-def _numbers_of(version: Version, listing: PageListing, policy: SelectionPolicy, project: str) -> list[int]:
-    """The files of a release of `project`, in the page's order."""
-    numbers: list[int] = []
-    for text, of_text in listing.groups.versions.items():
-        if _version(policy.without_label(text)) == version:
-            numbers += of_text
+def _numbers_of(
+    versions: set[Version], listing: PageListing, policy: SelectionPolicy, project: str
+) -> dict[Version, list[int]]:
+    """The files of these releases of `project`, in the page's order. All at once: a page may have 100,000 releases."""
+    found: dict[Version, list[int]] = {version: [] for version in versions}
+    for text, numbers in listing.groups.versions.items():
+        version = _version(policy.without_label(text))
+        if version in found:
+            found[version] += numbers
     for number in listing.groups.others:
         name = listing.names[number]
-        if _version(policy.release(name)) == version and _is_of(name, project):
-            numbers.append(number)
-    return sorted(number for number in numbers if len(listing.names[number]) <= LONGEST)
+        version = _version(policy.release(name))
+        if version in found and _is_of(name, project):
+            found[version].append(number)
+    for version, numbers in found.items():
+        found[version] = sorted(number for number in numbers if len(listing.names[number]) <= LONGEST)
+    return found
 
 
 def _newest(texts: set[str], selected: set[Version]) -> set[Version]:
