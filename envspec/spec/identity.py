@@ -89,6 +89,10 @@ def input_sha256(data: Mapping[str, Any], variant: str = BASE) -> str:
     value does, and so does its type.
     """
     own = {key: value for key, value in data.items() if key != "variants"}
+    variants = data.get("variants", {})
+    if not isinstance(variants, Mapping):
+        # A mistake, which whoever reads the spec reports: no lock is up to date beside it.
+        own["variants"] = variants
     if variant:
         own["variants"] = {variant: data["variants"][variant]}
     canonical = json.dumps(_canonical(_identity(own)), sort_keys=True, separators=(",", ":"), ensure_ascii=True)

@@ -17,7 +17,7 @@ from envspec.operations.lock_state import LockRequest
 from tests.conftest import Serve
 from tests.support.builders import ecosystem
 from tests.support.builders.locks import forge, replacing
-from tests.support.user import User, succeeded
+from tests.support.user import User, refused, succeeded
 
 #: Locks of this repository with their spec, as two earlier commits have them, each with the facts of its time.
 OTHER_FACTS: Final = Path(__file__).parent / "golden" / "other_facts"
@@ -111,3 +111,10 @@ def run_code(user: User, code: str, cache: Path) -> int:
     environ = {**user.environ, "ENVSPEC_CACHE_DIR": str(cache)}
     words = [sys.executable, "-c", code, "lock", user.spec.name, "--check"]
     return subprocess.run(words, cwd=user.folder, env=environ, capture_output=True, check=False).returncode
+
+
+@pytest.mark.parametrize(("text", "checked"), [("[[variants]]", 3), ("[variants]\nx = 3", 2)])
+def test_no_lock_is_up_to_date_beside_variants_of_another_type(user: User, text: str, checked: int) -> None:
+    user.spec.write_text(f"{user.spec.read_text()}\n{text}\n")
+    assert user.locks("--check").status == checked
+    assert "variants" in refused(user.locks(), 2)
