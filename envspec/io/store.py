@@ -27,12 +27,12 @@ from envspec.verifier.owned import contents_of, wheel_summary
 from envspec.verifier.record import BadRecord, PlainRow
 
 #: Changes with the format; files of others are ignored.
-LAYOUT: Final = "v4"
+LAYOUT: Final = "v5"
 
 # A body that is there already, such as that of a page that has not changed, is not written again.
 _INSERT: Final = """
-INSERT INTO entry VALUES (?, ?, ?, ?, ?)
-ON CONFLICT (kind, key, name) DO UPDATE SET value = excluded.value, body = excluded.body
+INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (kind, key, name) DO UPDATE SET checksum = excluded.checksum, value = excluded.value, body = excluded.body
 """
 #: How long a transaction waits for more to write.
 _LINGER_S: Final = 0.02
@@ -43,7 +43,7 @@ _LOG_PAGES: Final = 128
 # Rows have IDs: in a table without, each comparison of keys would read a whole row.
 _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS entry (
-    kind TEXT, key TEXT, name TEXT, value TEXT, body BLOB, PRIMARY KEY (kind, key, name)
+    kind TEXT, key TEXT, name TEXT, checksum INTEGER, value TEXT, body BLOB, PRIMARY KEY (kind, key, name)
 );
 """
 
@@ -218,17 +218,20 @@ class Store:
         if self._writer is None:
             self._writer = _StoreWriter(self._path)
         text = json.dumps(value, separators=(",", ":"), default=datetime.isoformat)
-        self._writer.write((kind, key, name, text, body))
+        self._writer.write((kind, key, name, _checksum(text, body), text, body))
 
     def _get(self, kind: str, key: str, name: str = "") -> tuple[Any, bytes] | None:
         if self._opened is None and not self._path.exists():
             return None
-        query = "SELECT value, body FROM entry WHERE kind = ? AND key = ? AND name = ?"
+        query = "SELECT checksum, value, body FROM entry WHERE kind = ? AND key = ? AND name = ?"
         try:
             # A caller's event loop and ours are in two threads, of which one waits: see `io.tasks`.
             self._opened = self._opened or sqlite3.connect(self._path, timeout=0.5, check_same_thread=False)
             row = self._opened.execute(query, (kind, key, name)).fetchone()
-            return (json.loads(row[0]), row[1]) if row else None
+            if row is None:
+                return None
+            checksum, text, body = row
+            return (json.loads(text), body) if checksum == _checksum(text, body) else None
         except (sqlite3.OperationalError, ValueError):
             # Locked for long, without a table, or no JSON.
             return None
@@ -245,6 +248,11 @@ class Store:
             # Their contents must not be read into a new file.
             for kind in ("-wal", "-shm"):
                 self._path.with_name(self._path.name + kind).unlink(missing_ok=True)
+
+
+def _checksum(text: str, body: bytes) -> int:
+    """A power cut can leave old and new pages of the database beside each other, which SQLite does not see."""
+    return int(isal_zlib.crc32(body, isal_zlib.crc32(text.encode("utf-8", "surrogateescape"))))
 
 
 def _object(entry: tuple[Any, bytes] | None) -> dict[str, Any] | None:

@@ -99,15 +99,21 @@ def test_a_truncated_file_gives_nothing_or_what_was_stored(opened: Open, file: P
 
 @pytest.mark.parametrize(
     ("change", "kind"),
-    [("value = 'cut sho'", "result"), ("value = '[200, \"once\", 1, 2, 3]'", "page")],
+    [
+        ("value = 'cut sho'", "result"),
+        ("value = '[200, \"once\", 1, 2, 3]'", "page"),
+        ("body = zeroblob(length(body))", "page"),
+        ("body = zeroblob(length(body))", "metadata"),
+    ],
 )
-def test_an_entry_of_another_form_counts_as_absent(opened: Open, file: Path, change: str, kind: str) -> None:
+def test_an_entry_that_was_changed_counts_as_absent(opened: Open, file: Path, change: str, kind: str) -> None:
     with closing(sqlite3.connect(file)) as database, database:
         database.execute(f"UPDATE entry SET {change} WHERE kind = '{kind}'")
     store = opened()
     found = {
         "result": store.answer("question"),
         "page": store.page("index", "lib"),
+        "metadata": store.metadata("wheel"),
     }
     assert [name for name, value in found.items() if value is None] == [kind]
 
