@@ -61,10 +61,14 @@ def contents_of(record: bytes, wrong: Collection[tuple[str, str | None]]) -> dic
 
     wrong: see `wheel_summary`.
     """
+    contents: dict[str, str] = {}
     rows = plain_rows(record)
     if rows is not None and not wrong:
-        return {path: line[-43:-35].decode() for line, raw, _ in rows if (path := installed_from(raw.decode()))}
-    contents: dict[str, str] = {}
+        for line, raw, _ in rows:
+            if path := installed_from(raw.decode()):
+                # The last 43 characters are the hash.
+                contents[path] = _content(line[-43:].decode())
+        return contents
     absent = {path for path, sha256 in wrong if sha256 is None}
     for entry in wheel_entries(record):
         path = installed_from(entry.path)
@@ -80,11 +84,11 @@ def _content(digest: str) -> str:
     return digest.encode("ascii", "replace")[:8].ljust(8).decode()
 
 
-def overlaps(tops: Mapping[str, Collection[str]], contents_of: Callable[[str], Mapping[str, str]]) -> list[Overlap]:
+def overlaps(tops: Mapping[str, Collection[str]], files_of: Callable[[str], Mapping[str, str]]) -> list[Overlap]:
     """Every file in which packages differ, sorted, with all packages that have it.
 
-    tops: package -> the first parts of its paths (`tops_of`).
-    contents_of: a package's files (`contents_of`); called only for those that share a first part.
+    tops: package -> the first parts of its paths (`wheel_summary`).
+    files_of: a package's files (`contents_of`); called only for those that share a first part.
     """
     packages: dict[str, list[str]] = {}
     for name in sorted(tops):
@@ -93,7 +97,7 @@ def overlaps(tops: Mapping[str, Collection[str]], contents_of: Callable[[str], M
     shared = {top: names for top, names in packages.items() if len(names) > 1}
     contents: dict[str, dict[str, str]] = {}
     for name in sorted(set(chain.from_iterable(shared.values()))):
-        for path, content in contents_of(name).items():
+        for path, content in files_of(name).items():
             if _top(path) in shared:
                 contents.setdefault(path, {})[name] = content
     found = [Overlap(path, of_packages) for path, of_packages in contents.items() if len({*of_packages.values()}) > 1]
