@@ -48,7 +48,6 @@ _LATER: Final = (
     "envspec.resolve.pypi.packages",
     "envspec.operations.lock.finish",
     "envspec.operations.lock.assemble",
-    "envspec.image.services",
 )
 #: Modules that look up the digests of base images, and when these were created: 0.1 s.
 _OF_REGISTRIES: Final = ("envspec.image.base", "envspec.operations.session", "envspec.registry.client", "aiohttp")
@@ -199,8 +198,8 @@ class Attempts:
         spec, modules = self._state.spec, list(_LATER)
         base = spec.image.base
         is_by_tag = "@" not in base if base else any(map(spec.cuda_on, spec.env.platforms))
-        is_asked = is_by_tag or bool(base and follows_base(spec))
-        if is_asked and self._state.old is None and not self.context.is_offline:
+        needs_registry = is_by_tag or bool(base and follows_base(spec))
+        if needs_registry and self._state.old is None and not self.context.is_offline:
             modules += _OF_REGISTRIES
         for module in modules:
             import_module(module)

@@ -163,8 +163,9 @@ class View:
         self._ranks = pages.ranks[key]
         self.ahead = Ahead(key, pages, self._is_known)
         self._selections: dict[str, Selection] = {}
-        # By project and shown name.
-        self._evaluated: dict[str, dict[str, ListedFile]] = {}
+        self._stored: dict[str, Selection | None] = {}
+        # By shown name.
+        self._shown: dict[tuple[str, Bodies], dict[str, ListedFile]] = {}
 
     @property
     def is_final(self) -> bool:
@@ -437,13 +438,12 @@ class View:
 
     async def _file(self, name: str, shown: str, bodies: Bodies = Bodies.STUB) -> ListedFile:
         files = (await self.selection(name)).files
-        if bodies is Bodies.EVALUATED:
-            if name not in self._evaluated:
-                self._evaluated[name] = self._shown_files(name, files.values(), bodies)
-            return self._evaluated[name][shown]
-        if shown in files:
+        if bodies is not Bodies.EVALUATED and shown in files:
             return files[shown]
-        return self._shown_files(name, files.values(), bodies)[shown]
+        key = name, bodies
+        if key not in self._shown:
+            self._shown[key] = self._shown_files(name, files.values(), bodies)
+        return self._shown[key][shown]
 
     @contextmanager
     def _recording(self) -> Iterator[None]:
@@ -462,11 +462,14 @@ class View:
         return (
             name in self._selections
             or self._from_no_index(name) is not None
-            or bool(self._client.store.selection(self.key, name))
+            or self._stored_selection(name) is not None
         )
 
     def _stored_selection(self, name: str) -> Selection | None:
-        return Selection.decode(self._client.store.selection(self.key, name))
+        # A guess looks for it before the resolver requests it.
+        if name not in self._stored:
+            self._stored[name] = Selection.decode(self._client.store.selection(self.key, name))
+        return self._stored[name]
 
     def _from_no_index(self, name: str) -> Selection | None:
         """A wheel that the spec names by URL, or a package from no index."""
