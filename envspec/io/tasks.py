@@ -50,50 +50,55 @@ def run_interruptible(work: Coroutine[Any, Any, T]) -> T:
     versions cancel from within the signal handler, in the middle of what the loop does: a future that was about to get
     its result is cancelled at the wrong moment, and the loop reports it on stderr.
 
-    If the loop does not react within a second, because something computes, KeyboardInterrupt is raised directly.
+    Whenever the loop does not react within a second, because something computes, KeyboardInterrupt is raised directly.
+    That may be a task that is not cancelled yet, after the loop has cancelled `work`.
     """
     with suppress(RuntimeError):
         asyncio.get_running_loop()
         return _run_beside_loop(work)
     if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
         return asyncio.run(work)
-    interrupted = False
+    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[T]]] = []
+    interrupted, ended = threading.Event(), threading.Event()
 
     async def cancellable() -> T:
         task = asyncio.ensure_future(work)
-        loop = asyncio.get_running_loop()
-        main = threading.get_ident()
-        waiting: list[threading.Timer] = []
+        running.append((asyncio.get_running_loop(), task))
+        return await task
 
-        def interrupt() -> None:
-            nonlocal interrupted
-            interrupted = True
-            while waiting:
-                waiting.pop().cancel()
-            task.cancel()
+    def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 (the signal module's signature)
+        if interrupted.is_set() or not running:
+            raise KeyboardInterrupt
+        interrupted.set()
+        loop, task = running[0]
+        loop.call_soon_threadsafe(task.cancel)
+        threading.Thread(target=_interrupt_unless_it_reacts, args=(loop, ended), daemon=True).start()
 
-        def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 (the signal module's signature)
-            if waiting:
-                raise KeyboardInterrupt
-            waiting.append(threading.Timer(_NOTICED_S, signal.pthread_kill, (main, signal.SIGINT)))
-            waiting[0].daemon = True
-            waiting[0].start()
-            loop.call_soon_threadsafe(interrupt)
-
-        before = signal.signal(signal.SIGINT, on_signal)
-        try:
-            return await task
-        finally:
-            while waiting:
-                waiting.pop().cancel()
-            signal.signal(signal.SIGINT, before)
-
+    before = signal.signal(signal.SIGINT, on_signal)
     try:
         return asyncio.run(cancellable())
     except asyncio.CancelledError:
-        if interrupted:
+        if interrupted.is_set():
             raise KeyboardInterrupt from None
         raise
+    finally:
+        ended.set()
+        signal.signal(signal.SIGINT, before)
+
+
+def _interrupt_unless_it_reacts(loop: asyncio.AbstractEventLoop, ended: threading.Event) -> None:
+    """Sends SIGINT to the main thread each time that its loop does not react within a second, until `ended`."""
+    reacted = threading.Event()
+    while not ended.is_set():
+        reacted.clear()
+        try:
+            loop.call_soon_threadsafe(reacted.set)
+        except RuntimeError:
+            # It is closed.
+            return
+        if not reacted.wait(_NOTICED_S) and not ended.is_set():
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        ended.wait(_NOTICED_S / 10)
 
 
 def _run_beside_loop(work: Coroutine[Any, Any, T]) -> T:

@@ -161,7 +161,7 @@ def test_a_signal_ends_it_and_its_engine(
     run.child.signal(number)
     begin = time.monotonic()
     ran = run.ends()
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30
     assert ran.status == status
     assert "Traceback" not in ran.stderr and message in ran.stderr
     assert list(temporary.iterdir()) == []

@@ -399,7 +399,7 @@ def test_a_silent_registry_does_not_delay_the_end(tmp_path: Path) -> None:
     with pytest.raises(errors.AccessRefused):
         push(held, tmp_path, timeouts=PATIENT)
     assert "DELETE" in held.methods()
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 30
 
 
 # Manifests
