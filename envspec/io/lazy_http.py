@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib import import_module
 from typing import IO
 
@@ -36,16 +36,18 @@ class LazyHttp:
         within: Bounds | None = None,
     ) -> Response:
         sent = {**ZIPPED, **(headers or {})}
-        with suppress(NotPlain):
+        try:
             return await self._plain.get(url, headers=sent, max_bytes=max_bytes, within=within)
-        http = await self._opened()
+        except NotPlain as fault:
+            http = await self._opened_after(fault)
         return await http.get(url, headers=headers, max_bytes=max_bytes, within=within)
 
     async def part(self, url: str, span: str, admit: Admit, *, max_bytes: int, within: Bounds | None) -> Response:
         sent = {**UNCHANGED, "Range": span}
-        with suppress(NotPlain):
+        try:
             return await self._plain.get(url, headers=sent, max_bytes=max_bytes, within=within, admit=admit)
-        http = await self._opened()
+        except NotPlain as fault:
+            http = await self._opened_after(fault)
         return await http.part(url, span, admit, max_bytes=max_bytes, within=within)
 
     async def request(
@@ -57,6 +59,12 @@ class LazyHttp:
     async def download(self, url: str, file: IO[bytes], max_bytes: int, *, within: Bounds | None = None) -> str:
         http = await self._opened()
         return await http.download(url, file, max_bytes, within=within)
+
+    async def _opened_after(self, fault: NotPlain) -> Http:
+        """For the same request again, once the server wants it; what is too long to wait for is told by `Http`."""
+        if fault.wait_s <= self._timeouts.retry_after_s:
+            await asyncio.sleep(fault.wait_s)
+        return await self._opened()
 
     async def _opened(self) -> Http:
         async with self._opening:

@@ -21,7 +21,7 @@ from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrad
 from isal import isal_zlib
 
 from envspec.io import http_settings
-from envspec.io.http_types import SLOWEST_BYTES_S, Admit, Credential, Headers, Response, Timeouts
+from envspec.io.http_types import SLOWEST_BYTES_S, Admit, Credential, Headers, Response, Timeouts, retry_after_s
 from envspec.origins import Bounds
 from envspec.version import VERSION
 
@@ -55,7 +55,11 @@ _SINGLE: Final = frozenset(
 
 
 class NotPlain(Exception):
-    """No plain answer."""
+    """No plain answer. wait_s: how long the server wants to get no request (`Retry-After`)."""
+
+    def __init__(self, reason: str = "", wait_s: float = 0.0) -> None:
+        super().__init__(reason)
+        self.wait_s = wait_s
 
 
 class _ClosedWhileIdle(NotPlain):
@@ -96,7 +100,7 @@ class _Answer:
         length, coding = self.fields.get("content-length"), self.fields.get("transfer-encoding")
         size = None if length is None else int(length)
         if version != "1.1" or not self._is_plain_status():
-            raise NotPlain(f"HTTP/{version} {self.status}")
+            raise NotPlain(f"HTTP/{version} {self.status}", retry_after_s(self.fields.get("retry-after")) or 0.0)
         if self._encoding not in {"identity", self.sent.get("Accept-Encoding")}:
             raise NotPlain(f"content encoding {self._encoding}")
         if self.status != 304 and (coding or "").lower() != ("chunked" if size is None else ""):

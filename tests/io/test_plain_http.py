@@ -285,6 +285,22 @@ def test_a_server_with_another_answer_is_left_to_http() -> None:
     serve(reply(403), scenario)
 
 
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_server_that_wants_a_pause_gets_it(status: int) -> None:
+    asked: list[float] = []
+
+    def answer(_: Asked) -> Answer:
+        asked.append(time.monotonic())
+        return reply(200, b"x") if len(asked) > 1 else reply(status, b"", {"Retry-After": "1"})
+
+    async def scenario(server: RawServer) -> None:
+        async with open_lazy_http({}, timeouts=QUICK) as lazy:
+            assert (await lazy.get(f"{server.url}/")).body == b"x"
+
+    serve(answer, scenario)
+    assert asked[1] - asked[0] >= 1.0
+
+
 def test_a_redirect_is_followed_within_its_bounds() -> None:
     moved = reply(302, b"", {"Location": "/new"})
 
