@@ -33,7 +33,7 @@ from envspec.resolve.pypi.extensions import labels_of
 from envspec.resolve.pypi.found import is_release
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.routing import Rules
-from envspec.resolve.pypi.index.selection import of_version, releases_of, upload_time
+from envspec.resolve.pypi.index.selection import of_version, upload_time
 from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import (
     allows,
@@ -300,7 +300,7 @@ def _untagged_warning(node: _Node, rules: Rules) -> Reason | None:
 
 async def _node(name: str, version: str, view: View) -> _Node:
     exact = Version(version)
-    releases = releases_of((await view.selection(name)).files.values())
+    releases = (await view.selection(name)).releases
     files = releases.get(exact)
     if not files:
         raise ResolverError(f"{name} {version} was chosen, but the index lists no file of it for this target")

@@ -28,7 +28,7 @@ from envspec.spec.dates import utc_text
 #: Of a name that no index has.
 RENAME: Final = "correct the name, or name its index in [[pip.index]]"
 
-_Releases = Mapping[Version, list[ListedFile]]
+_Releases = Mapping[Version, Sequence[ListedFile]]
 
 
 async def refused_lines(request: PypiRequest, view: View) -> list[RefusedLine]:
@@ -62,8 +62,8 @@ def _check_mirror(names: Set[str], view: View) -> None:
 async def _refused_line(text: str, line: Requirement, target: Target, view: View) -> RefusedLine | None:
     name = normalised(line.name)
     try:
-        visible = releases_of((await view.selection(name)).files.values())
-        if _allowed_releases(line, visible):
+        visible = (await view.selection(name)).releases
+        if any(line.specifier.contains(version, prereleases=True) for version in visible):
             return None
         listed = releases_of(await view.listed(name))
     except NotListed:

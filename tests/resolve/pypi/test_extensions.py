@@ -63,8 +63,9 @@ def ranks(python: str, platform: Platform = Platform.LINUX_64) -> TagRanks:
 
 def selected(names: list[str], extensions: Extensions, python: str = "3.11", name: str = "flash-attn") -> Selection:
     rows = [ListedFile(each, f"https://x/{each}", None, None, None, None, None, None) for each in names]
-    policy = SelectionPolicy(ranks(python), None, NOW, fits=partial(extensions.fits, name))
-    return select(PageListing(tuple(names), rows.__getitem__), name, policy)
+    policy = SelectionPolicy(None, NOW, fits=partial(extensions.fits, name))
+    listing = PageListing(tuple(names), rows.__getitem__)
+    return select(listing, name, policy, ranks(python).loadable(listing))
 
 
 def chosen(names: list[str], extensions: Extensions, torch: str, python: str, name: str = "flash-attn") -> str | None:

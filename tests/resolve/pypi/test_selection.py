@@ -14,6 +14,7 @@ from envspec.resolve.pypi.index.selection import FILLED_IN_WITHIN, Sdists, Selec
 ASKED = datetime(2026, 11, 20, 11, 17, tzinfo=timezone.utc)
 OLD, NEW = "2025-01-01T00:00:00Z", "2026-11-19T00:00:00Z"
 A_SECOND = timedelta(seconds=1)
+PURE = TagRanks((Tag("py3", "none", "any"),))
 
 
 def selection(
@@ -22,8 +23,8 @@ def selection(
     """files: upload times by name."""
     names = tuple(files)
     rows = [ListedFile(name, f"https://x/{name}", None, None, files[name], None, None, None) for name in names]
-    ranks = TagRanks((Tag("py3", "none", "any"),))
-    return select(PageListing(names, rows.__getitem__), "lib", SelectionPolicy(ranks, cut, ASKED, sdists))
+    listing = PageListing(names, rows.__getitem__)
+    return select(listing, "lib", SelectionPolicy(cut, ASKED, sdists), PURE.loadable(listing))
 
 
 def pure(version: str) -> str:
@@ -46,10 +47,10 @@ def test_a_moment_further_back_than_times_are_filled_in_is_final() -> None:
 
 def test_a_late_release_of_an_extension_is_named_with_its_label_alone() -> None:
     late = ListedFile("lib-2.0+cu121-py3-none-any.whl", "https://x/lib")
-    policy = SelectionPolicy(TagRanks((Tag("py3", "none", "any"),)), ASKED, ASKED, fits=lambda _: True)
+    policy = SelectionPolicy(ASKED, ASKED, fits=lambda _: True)
     older = ListedFile(pure("1.0"), "https://x/old", uploaded=OLD)
     listing = PageListing((older.filename, late.filename), (older, late).__getitem__)
-    assert select(listing, "lib", policy).pending == ("2.0+cu121",)
+    assert select(listing, "lib", policy, PURE.loadable(listing)).pending == ("2.0+cu121",)
 
 
 def test_an_index_without_times() -> None:

@@ -53,10 +53,7 @@ def test_ranks_are_packagings_own_preference(target: Target, wheels: list[str]) 
     names = [f"lib-{number}.0-{tag}.whl" for number, tag in enumerate(wheels)]
     rows = [ListedFile(name, f"https://x/{name}") for name in (*names, "lib-9.tar.gz")]
     listing = PageListing(tuple(row.filename for row in rows), rows.__getitem__)
-    loadable, sdists, others = ranks.partition(listing)
-    assert sdists == [len(names)]
-    assert loadable == [number for number, name in enumerate(names) if ranks.rank(name) is not None]
-    assert others == {"lib-9.tar.gz"}
+    assert ranks.loadable(listing) == tuple(number for number, name in enumerate(names) if ranks.rank(name) is not None)
 
 
 @given(st.sampled_from(TARGETS), st.lists(tags, min_size=2, max_size=6))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
+from itertools import islice
 from typing import Final
 
 from packaging.requirements import Requirement
@@ -20,7 +22,7 @@ from envspec.resolve.pypi.index.file_metadata import BadSdist
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.pages import Pages
 from envspec.resolve.pypi.index.routing import NotListed
-from envspec.resolve.pypi.index.selection import Selection, releases_of
+from envspec.resolve.pypi.index.selection import Selection
 from envspec.resolve.pypi.metadata import allows, applicable, declared, override, parsed
 
 #: Projects in one run: a stack has 130, the largest specs have some hundred.
@@ -99,9 +101,9 @@ class Ahead:
 
     def _candidate(self, name: str, selection: Selection) -> ListedFile | None:
         """The preferred wheel of the newest final release that fits; None if that is an sdist."""
-        releases = releases_of(selection.files.values())
-        versions = [version for version in releases if self._is_allowed(name, version)]
-        for version in sorted(versions, reverse=True)[:_MOST_TRIED]:
+        releases = selection.releases
+        versions = filter(partial(self._is_allowed, name), sorted(releases, reverse=True))
+        for version in islice(versions, _MOST_TRIED):
             files = [file for file in releases[version][:_MOST_TRIED] if self._fits(file)]
             if files:
                 wheels = [file for file in files if self._ranks.rank(file.filename) is not None]

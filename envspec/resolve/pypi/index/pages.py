@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 from envspec.errors import OfflineMiss
@@ -60,13 +60,15 @@ class Pages:
             if index.is_page and not listing.names:
                 raise NotListed(name)
             bound = cutoff if index.dated else None
+            # Views mostly load the same files.
+            selected = cache(partial(select, listing, name))
             selections: dict[str, Selection] = {}
             for view, rules in self.rules.items():
                 if name in rules.direct or rules.index_of(name) != index or rules.cutoff_of(name) != cutoff:
                     continue
                 fits = partial(rules.extensions.fits, name) if name in rules.extensions else None
-                policy = SelectionPolicy(self.ranks[view], bound, page.asked, rules.sdists, fits)
-                selections[view] = select(listing, name, policy)
+                policy = SelectionPolicy(bound, page.asked, rules.sdists, fits)
+                selections[view] = selected(policy, self.ranks[view].loadable(listing))
             return selections
 
         # A page of 10 MB takes 0.1 s, and ten times as long if it was made to: Ctrl-C must not wait for it.

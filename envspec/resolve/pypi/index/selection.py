@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from typing import Final
 
@@ -48,27 +48,16 @@ class TagRanks:
             return None
         return self._rank_of(filename[len(filename.rsplit("-", 3)[0]) :])
 
-    def partition(self, listing: PageListing) -> tuple[list[int], list[int], set[str]]:
-        """The numbers of the wheels that the target can load, those of the sdists, and the names of other odd files,
-        without tags.
-        """
-        loadable: list[int] = []
+    def loadable(self, listing: PageListing) -> tuple[int, ...]:
+        """The numbers of the wheels that the target can load."""
+        found: list[int] = []
         for numbers in listing.groups.tails.values():
             if self.rank(listing.names[numbers[0]]) is not None:
-                loadable += numbers
-        sdists: list[int] = []
-        others: set[str] = set()
+                found += numbers
         for number in listing.groups.others:
-            name = listing.names[number]
-            if name.endswith(SDIST_SUFFIXES):
-                sdists.append(number)
-            if self.rank(name) is not None:
-                loadable.append(number)
-            elif name.endswith(".whl"):
-                others.add(name.rsplit("-", 3)[0])
-            else:
-                others.add(name)
-        return sorted(loadable), sdists, others
+            if self.rank(listing.names[number]) is not None:
+                found.append(number)
+        return tuple(sorted(found))
 
     def _rank_of(self, tail: str) -> int | None:
         if tail not in self._cache:
@@ -124,7 +113,7 @@ def version_text(filename: str) -> str:
     return filename.removesuffix(end).rpartition("-")[2]
 
 
-class Selection(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class Selection(msgspec.Struct, frozen=True, array_like=True, dict=True):
     """What one target sees of a project.
 
     files: by file name, in the page's order.
@@ -155,6 +144,11 @@ class Selection(msgspec.Struct, frozen=True, gc=False, array_like=True):
         """Whether every later page gives the same selection; else it is valid for the run that fetched the page."""
         return not (self.undated or self.pending)
 
+    @cached_property
+    def releases(self) -> Mapping[Version, Sequence[ListedFile]]:
+        """See `releases_of`."""
+        return releases_of(self.files.values())
+
 
 @lru_cache(maxsize=1)
 def _decoder() -> msgspec.json.Decoder[Selection]:
@@ -174,14 +168,13 @@ class Sdists(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SelectionPolicy:
-    """What a target accepts.
+    """Which of the files that a target can load it accepts.
 
     cutoff: None if the index has no upload times.
     fetched: when the page was requested.
     fits: of an extension, whose releases have several wheels with labels, the versions with a label that fits.
     """
 
-    ranks: TagRanks
     cutoff: datetime | None
     fetched: datetime
     sdists: Sdists = Sdists.WITHOUT_WHEEL
@@ -236,9 +229,13 @@ def own_files(listing: PageListing, project: str) -> PageListing:
     return listing.only([number for number, name in enumerate(listing.names) if is_own(name)])
 
 
-def select(listing: PageListing, project: str, policy: SelectionPolicy) -> Selection:
-    """What a target sees of a project; raises BadPage if a file that counts cannot be read. project: normalised."""
-    wheels, sdists, others = policy.ranks.partition(listing)
+def select(listing: PageListing, project: str, policy: SelectionPolicy, wheels: Sequence[int]) -> Selection:
+    """What a target sees of a project; raises BadPage if a file that counts cannot be read.
+
+    project: normalised.
+    wheels: the numbers of those that it can load.
+    """
+    sdists, others = _other_files(listing, wheels)
     if policy.fits is not None:
         wheels = [number for number in wheels if policy.is_fitting(listing.names[number])]
     files: dict[str, ListedFile] = {}
@@ -269,6 +266,22 @@ def select(listing: PageListing, project: str, policy: SelectionPolicy) -> Selec
     pending -= versions_of(set(map(policy.without_label, later)))
     pending |= versions_of(later)
     return Selection(files, unloadable, pending=tuple(map(str, sorted(pending))))
+
+
+def _other_files(listing: PageListing, wheels: Sequence[int]) -> tuple[list[int], set[str]]:
+    """The numbers of the sdists, and the names of odd files that are not loaded, without tags."""
+    loaded = frozenset(wheels)
+    sdists: list[int] = []
+    names: set[str] = set()
+    for number in listing.groups.others:
+        name = listing.names[number]
+        if name.endswith(SDIST_SUFFIXES):
+            sdists.append(number)
+        if name.endswith(".whl"):
+            name = name.rsplit("-", 3)[0]
+        if number not in loaded:
+            names.add(name)
+    return sdists, names
 
 
 def _missing(sdists: Iterable[int], listing: PageListing, project: str, covered: set[str]) -> list[int]:

@@ -36,7 +36,6 @@ from envspec.resolve.pypi.index.routing import (
 )
 from envspec.resolve.pypi.index.selection import (
     Selection,
-    of_version,
     own_files,
     version_of,
     version_text,
@@ -344,8 +343,7 @@ class View:
         """Observe a release that is an sdist alone and cannot be read."""
         if name in self.rules.provided:
             return
-        files = (await self.selection(name)).files.values()
-        of_release = of_version(files, Version(version))
+        of_release = (await self.selection(name)).releases.get(Version(version))
         if of_release and not any(file.is_wheel for file in of_release):
             await self.metadata(name, of_release[0].filename)
 
