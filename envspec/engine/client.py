@@ -1,6 +1,6 @@
 """Docker or Podman by API: inspect, pull.
 
-Importing the SDK takes 0.2 s of CPU: functions import it.
+Importing the SDK takes 0.1 s of CPU: functions import it, and a run in a usual engine of this machine does without it.
 
 Source: Docker Engine API 1.41, "ImageCreate": a stream of JSON, a line for each step of each layer. Read 2026-11.
 """
@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import io
+import json
 import os
+import re
 import shutil
 import sys
 import tarfile
@@ -23,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from envspec.engine import errors
 from envspec.engine.errors import AddressSource, EngineAddress, EngineError, NoEngine
+from envspec.engine.local import ContainerClient, LocalClient
 from envspec.escaping import excerpt
 from envspec.models import Platform
 from envspec.registry.reference import Reference, parse
@@ -40,6 +44,8 @@ _CONNECT_S: Final = 10
 _UNIX: Final = "unix:///var/run/docker.sock"
 _NPIPE: Final = "npipe:////./pipe/docker_engine"
 _PODMAN: Final = "podman/podman.sock"
+#: Settings that only the SDK reads.
+_OF_THE_SDK: Final = frozenset({"DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"})
 #: There is no socket, no process behind it, or it is of other users: another engine may be this user's.
 _NOBODY_LISTENS: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.EACCES, errno.EPERM})
 
@@ -70,32 +76,49 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A responding engine. client: the SDK's low-level one."""
+    """A responding engine. containers: a client for what a run requires. sdk: opens the SDK's low-level client once."""
 
-    client: docker.APIClient
+    containers: ContainerClient
+    sdk: Callable[[], docker.APIClient]
     address: EngineAddress
     facts: EngineInfo
 
+    @property
+    def client(self) -> docker.APIClient:
+        return self.sdk()
+
     @contextlib.contextmanager
     def errors_while(self, doing: str) -> Iterator[None]:
-        """Turn the SDK's errors into envspec's. doing: `loading the image`, for the message."""
-        from docker.errors import APIError
-
+        """Turn the clients' errors into envspec's. doing: `loading the image`, for the message."""
         try:
             yield
-        except APIError as error:
-            raise errors.engine_error(doing, str(error.explanation or error)) from error
         except sdk_errors() as error:
+            from docker.errors import APIError
+
+            if isinstance(error, APIError):
+                raise errors.engine_error(doing, str(error.explanation or error)) from error
             raise errors.connection_lost(doing, self.address, error) from error
 
 
 def sdk_errors() -> tuple[type[Exception], ...]:
-    """What the SDK raises if the engine refuses a request or does not respond."""
+    """What a client raises if the engine refuses a request or does not respond.
+
+    Call it only once something was raised: it imports the SDK.
+    """
     from docker.errors import DockerException
     from requests.exceptions import RequestException
     from urllib3.exceptions import HTTPError
 
     return (DockerException, RequestException, HTTPError, ConnectionError)
+
+
+@contextlib.contextmanager
+def ignored_errors() -> Iterator[None]:
+    """Continue if the engine refuses a request or does not respond."""
+    try:
+        yield
+    except sdk_errors():
+        return
 
 
 @contextlib.contextmanager
@@ -130,34 +153,39 @@ def podman_addresses(environ: Mapping[str, str]) -> list[EngineAddress]:
 def first_engine(
     opened: contextlib.ExitStack,
     address: EngineAddress,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, Any] | None,
     others: Sequence[EngineAddress],
     environ: Mapping[str, str],
     warn: Callable[[str], None],
 ) -> Engine:
     """The engine at an address, or the first that responds at the other ones if nothing listens there.
 
-    opened: closes it. settings: the SDK's, for `address`.
+    opened: closes it. settings: the SDK's, for `address`; None if `LocalClient` can be used.
 
     Raises:
         NoEngine, EngineUnreachable: as `open_engine`.
     """
-    unusable: tuple[type[Exception], ...] = (*sdk_errors(), OSError, ValueError, KeyError)
     try:
         return _connected(opened, address, settings)
-    except unusable as error:
+    except _unusable() as error:
         reason = errors.root_of(error)
         if not (isinstance(reason, OSError) and reason.errno in _NOBODY_LISTENS):
             others = ()
         for other in others:
-            with contextlib.suppress(*unusable):
-                engine = _connected(opened, other, {"base_url": other.url})
+            with contextlib.suppress(*_unusable()):
+                engine = _connected(opened, other, None)
                 warn(f"no engine responds at {address}: {engine.facts} at {other} is used (DOCKER_HOST names another)")
                 return engine
         raise _no_answer(address, error, environ) from error
 
 
-def _connected(opened: contextlib.ExitStack, address: EngineAddress, settings: Mapping[str, Any]) -> Engine:
+def _unusable() -> tuple[type[Exception], ...]:
+    return (*sdk_errors(), OSError, ValueError, KeyError)
+
+
+def _connected(opened: contextlib.ExitStack, address: EngineAddress, settings: Mapping[str, Any] | None) -> Engine:
+    if settings is None:
+        return _connected_locally(opened, address)
     from docker.constants import MINIMUM_DOCKER_API_VERSION
 
     # requests accepts both timeouts; the SDK's adapters for sockets accept one only.
@@ -167,17 +195,32 @@ def _connected(opened: contextlib.ExitStack, address: EngineAddress, settings: M
     probe = opened.enter_context(_client(settings, MINIMUM_DOCKER_API_VERSION))
     version = probe.version(api_version=False)
     client = opened.enter_context(_client(settings, version["ApiVersion"]))
-    return Engine(client, address, engine_info(version, client.info()))
+    # Its types lack some methods.
+    containers = cast("ContainerClient", client)
+    return Engine(containers, lambda: client, address, engine_info(version, client.info()))
+
+
+def _connected_locally(opened: contextlib.ExitStack, address: EngineAddress) -> Engine:
+    path = address.url.removeprefix("unix://")
+    version = LocalClient(path, _TIMEOUT_S).version()
+    client = LocalClient(path, _TIMEOUT_S, version["ApiVersion"])
+
+    @functools.cache
+    def sdk() -> docker.APIClient:
+        settings = {"base_url": address.url, "timeout": _TIMEOUT_S}
+        return opened.enter_context(_client(settings, version["ApiVersion"]))
+
+    return Engine(client, sdk, address, engine_info(version, client.info()))
 
 
 def engine_info(version: Mapping[str, Any], info: Mapping[str, Any]) -> EngineInfo:
-    """Parse the responses to `GET /version` and `GET /info`."""
+    """Parse the responses to `GET /version`, some fields of which may be missing, and `GET /info`."""
     components = " ".join(str(row.get("Name", "")) for row in version.get("Components") or ())
     security = " ".join(map(str, info.get("SecurityOptions") or ()))
     system = str(version.get("Os") or info.get("OSType") or "linux")
     platform = None
     if system == "linux":
-        architecture = str(version.get("Arch", "")).replace("aarch64", "arm64")
+        architecture = str(version.get("Arch") or info.get("Architecture")).replace("aarch64", "arm64")
         platform = _PLATFORMS.get(architecture)
     return EngineInfo(
         name="podman" if "podman" in components.lower() else "docker",
@@ -200,8 +243,12 @@ def _client(settings: Mapping[str, Any], version: str) -> docker.APIClient:
     return client
 
 
-def _settings(environ: Mapping[str, str]) -> tuple[EngineAddress, dict[str, Any]]:
-    """The address, and the SDK's settings."""
+def _settings(environ: Mapping[str, str]) -> tuple[EngineAddress, dict[str, Any] | None]:
+    """The address, and the SDK's settings; None if only the SDK's defaults apply to a socket of this machine."""
+    if _is_plain_socket(environ):
+        if host := environ.get("DOCKER_HOST", ""):
+            return EngineAddress(host, AddressSource.HOST), None
+        return EngineAddress(_UNIX, AddressSource.DEFAULT), None
     from docker.context import ContextAPI
     from docker.errors import DockerException
     from docker.utils import kwargs_from_env, parse_host
@@ -233,6 +280,33 @@ def _settings(environ: Mapping[str, str]) -> tuple[EngineAddress, dict[str, Any]
         return address, settings
     except (DockerException, ValueError) as error:
         raise _bad_address(address, error) from error
+
+
+def _is_plain_socket(environ: Mapping[str, str]) -> bool:
+    """Whether the engine has a socket of this machine, and neither a context nor TLS nor headers are configured."""
+    if sys.platform == "win32" or not environ.keys().isdisjoint(_OF_THE_SDK):
+        return False
+    host = environ.get("DOCKER_HOST", "")
+    if host and not re.fullmatch(r"unix://(?:/[\w.-]+)+", host, re.ASCII):
+        return False
+    # As the SDK finds it, in this process's environment.
+    named = os.environ.get("DOCKER_CONFIG")
+    files = [Path(named, "config.json")] if named else []
+    home = Path("~").expanduser()
+    for path in (*files, home / ".docker/config.json", home / ".dockercfg"):
+        if path.exists():
+            return _is_plain_config(path)
+    return True
+
+
+def _is_plain_config(path: Path) -> bool:
+    try:
+        config = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    if not isinstance(config, dict) or config.get("HttpHeaders"):
+        return False
+    return bool(config.get("currentContext", "default") == "default")
 
 
 def _bad_address(address: EngineAddress, error: Exception) -> NoEngine:
@@ -303,13 +377,11 @@ def find_image(engine: Engine, reference: str) -> EngineImage | None:
 
 def inspect_image(engine: Engine, reference: str) -> Mapping[str, Any] | None:
     """The engine's description of an image; None if it does not have it. Raises the SDK's errors."""
-    from docker.errors import ImageNotFound, NotFound
-
-    # The SDK's types lack it.
-    inspect = cast("Callable[[str], Mapping[str, Any]]", engine.client.inspect_image)
     try:
-        return inspect(reference)
-    except (ImageNotFound, NotFound):
+        return engine.containers.inspect_image(reference)
+    except sdk_errors() as error:
+        if getattr(error, "status_code", None) != 404:
+            raise
         return None
 
 
@@ -348,12 +420,10 @@ def _not_pulled(reference: Reference, message: str) -> EngineError:
 
 def remove_container(engine: Engine, container: str, gone: Container[int]) -> None:
     """gone: the statuses for which nothing is left to do. 404: it has removed itself; 409: it is being removed."""
-    from docker.errors import APIError
-
     try:
-        engine.client.remove_container(container, force=True, v=True)
-    except APIError as error:
-        if error.status_code not in gone:
+        engine.containers.remove_container(container, force=True, v=True)
+    except sdk_errors() as error:
+        if getattr(error, "status_code", None) not in gone:
             raise
 
 

@@ -23,17 +23,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, cast
+from typing import BinaryIO, Final, Protocol, cast
 
-from envspec.engine.client import Engine, open_engine, packed_tar, remove_container, sdk_errors
+from envspec.engine.client import Engine, ignored_errors, open_engine, packed_tar, remove_container, sdk_errors
 from envspec.engine.container import ContainerSettings, Terminal, User, create_body, moved_services
 from envspec.engine.errors import EngineError, LimitsRefused, PortTaken
+from envspec.engine.local import Response
 from envspec.errors import EnvspecError
 from envspec.structs import replace
-
-if TYPE_CHECKING:
-    from requests import Response
-
 
 _PIECE: Final = 1 << 16
 #: A frame: the stream's number, three zeros, the length.
@@ -203,7 +200,7 @@ def remove_from_own_engine(container: str) -> None:
     """Remove it, running or not, from the engine of this process's environment."""
     for _ in range(_ATTEMPTS):
         # Errors have no reader here.
-        with contextlib.suppress(EnvspecError, *sdk_errors()), open_engine(os.environ) as engine:
+        with contextlib.suppress(EnvspecError), ignored_errors(), open_engine(os.environ) as engine:
             remove_container(engine, container, {409})
             return
         time.sleep(_PAUSE_S)
@@ -269,13 +266,11 @@ def account_files(passwd: bytes, group: bytes, user: User, home: str) -> dict[st
 def _run(engine: Engine, image: str, settings: ContainerSettings, streams: Streams, log: Callable[[str], None]) -> int:
     # With a chosen name, a container whose creation was interrupted can be removed too.
     name = f"envspec-{secrets.token_hex(6)}"
-    client = engine.client
-    # The SDK's types lack it.
-    create = cast("Callable[..., dict[str, Any]]", client.create_container_from_config)
+    client = engine.containers
     with removed_if_killed(name), contextlib.ExitStack() as at_end:
         at_end.callback(_remove_at_end, engine, name)
         with engine.errors_while("making the container"):
-            create({**create_body(settings), "Image": image}, name=name)
+            client.create_container_from_config({**create_body(settings), "Image": image}, name)
             _put_files(engine, name, settings)
             params = {"stream": 1, "stdout": 1, "stderr": 1, "stdin": int(settings.stdin), "detachKeys": _DETACH_KEYS}
             stream = client.attach_socket(name, params=params)
@@ -292,6 +287,8 @@ def _run(engine: Engine, image: str, settings: ContainerSettings, streams: Strea
                 ended = wait.json()
             if error := (ended.get("Error") or {}).get("Message"):
                 raise EngineError(f"the engine lost the container: {error}")
+            # Without an error it is removed.
+            at_end.pop_all()
             return int(ended["StatusCode"])
 
 
@@ -314,7 +311,7 @@ def _join(engine: Engine, name: str, settings: ContainerSettings, streams: Strea
 @contextlib.contextmanager
 def _waiting(engine: Engine, name: str) -> Iterator[Response]:
     """The response with the exit code, requested before the start: a container that removes itself has none later."""
-    client = engine.client
+    client = engine.containers
     url = f"{client.base_url}/v{client.api_version}/containers/{name}/wait"
     with engine.errors_while(_STARTING):
         response = client.post(url, params={"condition": "removed"}, stream=True, timeout=None)
@@ -327,8 +324,8 @@ def _signals(engine: Engine, name: str, started: threading.Event) -> contextlib.
         # Signals during the start are the command's as well.
         started.wait()
         # It may have just ended.
-        with contextlib.suppress(*sdk_errors()):
-            engine.client.kill(name, signal_name)
+        with ignored_errors():
+            engine.containers.kill(name, signal_name)
 
     return forwarded_signals(send, lambda: _resize(engine, name))
 
@@ -336,8 +333,8 @@ def _signals(engine: Engine, name: str, started: threading.Event) -> contextlib.
 def _resize(engine: Engine, name: str) -> None:
     size = shutil.get_terminal_size()
     # A wrong size is no reason to stop a run.
-    with contextlib.suppress(*sdk_errors()):
-        engine.client.resize(name, size.lines, size.columns)
+    with ignored_errors():
+        engine.containers.resize(name, size.lines, size.columns)
 
 
 def _put_files(engine: Engine, name: str, settings: ContainerSettings) -> None:
@@ -352,16 +349,16 @@ def _put_files(engine: Engine, name: str, settings: ContainerSettings) -> None:
         texts[_SERVICES] = moved_services(document, settings.listening, settings.address)
     texts = {path: text for path, text in texts.items() if not settings.is_mounted(path)}
     if texts or folders:
-        engine.client.put_archive(name, "/", packed_tar(folders, texts, (user.uid, user.gid)))
+        engine.containers.put_archive(name, "/", packed_tar(folders, texts, (user.uid, user.gid)))
 
 
 def _read(engine: Engine, name: str, path: str) -> bytes:
     """A small file of a container; empty if there is none, or no regular file."""
-    from docker.errors import NotFound
-
     try:
-        chunks, _ = engine.client.get_archive(name, path)
-    except NotFound:
+        chunks, _ = engine.containers.get_archive(name, path)
+    except sdk_errors() as error:
+        if getattr(error, "status_code", None) != 404:
+            raise
         return b""
     return only_file(chunks, path)
 
@@ -392,19 +389,18 @@ def _log_ports(engine: Engine, name: str, settings: ContainerSettings, log: Call
     if not chosen:
         return
     with engine.errors_while("looking at the container"):
-        bindings = engine.client.inspect_container(name)["NetworkSettings"]["Ports"] or {}
+        bindings = engine.containers.inspect_container(name)["NetworkSettings"]["Ports"] or {}
     for port in chosen:
         for binding in bindings.get(f"{port.container}/tcp") or ():
             log(f"port {port.container} of the container: {port.address}:{binding['HostPort']}")
 
 
 def _remove_at_end(engine: Engine, name: str) -> None:
-    from docker.errors import APIError
-
     try:
         remove_container(engine, name, {404, 409})
-    except APIError as error:
-        raise EngineError(f"the container {name} can't be removed: {error.explanation}") from error
-    except sdk_errors():
-        # The engine does not respond, which is already reported.
-        return
+    except sdk_errors() as error:
+        from docker.errors import APIError
+
+        # Otherwise the engine does not respond, which is already reported.
+        if isinstance(error, APIError):
+            raise EngineError(f"the container {name} can't be removed: {error.explanation}") from error

@@ -28,12 +28,15 @@ class _Exchange(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         component = self.server.component
-        document: dict[str, Any] = {"MemTotal": 1 << 30}
+        document: dict[str, Any] = {"MemTotal": 1 << 30, "ServerVersion": _VERSIONS[component]["Version"]}
         if self.path.endswith("/version"):
             document = {**_VERSIONS[component], "Components": [{"Name": component}]}
         body = json.dumps(document).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
+        self.send_header("Api-Version", "1.41")
+        if component.startswith("Podman"):
+            self.send_header("Libpod-API-Version", "4.3.1")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
