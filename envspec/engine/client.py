@@ -19,21 +19,23 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
+
+from msgspec import Struct
 
 from envspec.engine import errors
 from envspec.engine.errors import AddressSource, EngineAddress, EngineError, NoEngine
 from envspec.engine.local import ContainerClient, LocalClient
 from envspec.escaping import excerpt
 from envspec.models import Platform
-from envspec.registry.reference import Reference, parse
 from envspec.structs import replace
 
 if TYPE_CHECKING:
     import docker
+
+    from envspec.registry.reference import Reference
 
 
 _PLATFORMS: Final = {"amd64": Platform.LINUX_64, "x86_64": Platform.LINUX_64, "arm64": Platform.LINUX_AARCH64}
@@ -50,8 +52,7 @@ _OF_THE_SDK: Final = frozenset({"DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_C
 _NOBODY_LISTENS: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.EACCES, errno.EPERM})
 
 
-@dataclass(frozen=True, slots=True)
-class EngineInfo:
+class EngineInfo(Struct, frozen=True):
     """platform: of its containers by default, None if not supported. memory_bytes: of its machine.
 
     containerd_store: images are stored by containerd, whose IDs are digests of manifests. rootless: its root is an
@@ -74,8 +75,7 @@ class EngineInfo:
         return f"{self.name} {self.version}"
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
+class Engine(Struct, frozen=True):
     """A responding engine. containers: a client for what a run requires. sdk: opens the SDK's low-level client once."""
 
     containers: ContainerClient
@@ -331,8 +331,7 @@ def _no_answer(address: EngineAddress, error: Exception, environ: Mapping[str, s
     return errors.unreachable(address, error, sys.platform, programs)
 
 
-@dataclass(frozen=True, slots=True)
-class EngineImage:
+class EngineImage(Struct, frozen=True):
     """An image in an engine. pulled_bytes: compressed, of the fetched layers; None without a pull. pull_s: seconds."""
 
     reference: str
@@ -350,6 +349,8 @@ def ensure_image(engine: Engine, reference: str, on_progress: Callable[[int, int
         BadReference: it is neither. EngineError: there is no such image, or it may not be pulled.
         EngineUnreachable: the engine does not respond any more.
     """
+    from envspec.registry.reference import parse
+
     named = parse(reference)
     # Tags without a registry and IDs are the engine's own, not short forms.
     name = str(replace(named, scheme="")) if named.scheme else reference

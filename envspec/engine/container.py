@@ -11,10 +11,11 @@ import json
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from envspec.engine.client import EngineInfo
 from envspec.errors import UsageError
@@ -54,8 +55,7 @@ class Gpus(Enum):
     NONE = "none"
 
 
-@dataclass(frozen=True, slots=True)
-class User:
+class User(Struct, frozen=True):
     """The user of a container. groups: ids of supplementary groups."""
 
     name: str
@@ -67,8 +67,7 @@ class User:
 ROOT: Final = User("root", 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(Struct, frozen=True):
     """A folder or file of the engine's machine. target: an absolute path in the container."""
 
     source: str
@@ -76,8 +75,7 @@ class Mount:
     access: MountAccess = MountAccess.READ_WRITE
 
 
-@dataclass(frozen=True, slots=True)
-class Port:
+class Port(Struct, frozen=True):
     """A published port. host: on the engine's machine, 0 for any free one. service: empty for a port of the user's."""
 
     container: int
@@ -86,8 +84,7 @@ class Port:
     service: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class HostFolders:
+class HostFolders(Struct, frozen=True):
     """Folders of this machine to mount. compiled: caches of compilers. hub: (path below HF_HOME, host path)."""
 
     work: str | None = None
@@ -95,8 +92,7 @@ class HostFolders:
     hub: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerOptions:
+class ContainerOptions(Struct, frozen=True):
     """The user's options. command: empty: start the image's services. gpus: or the GPUs' numbers or UUIDs.
 
     devices: further device files of the engine's machine.
@@ -116,8 +112,7 @@ class ContainerOptions:
     stdin: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerSettings(ContainerOptions):
+class ContainerSettings(ContainerOptions, frozen=True, kw_only=True):
     """A container to start. home: the user's home in it. made: folders created for the user, outside of mounts."""
 
     name: str

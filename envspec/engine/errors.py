@@ -9,9 +9,10 @@ import errno
 import re
 import ssl
 from collections.abc import Collection
-from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, Final
+
+from msgspec import Struct
 
 from envspec.errors import EnvspecError, NetworkError, UnfitMachine, UsageError
 
@@ -76,8 +77,7 @@ class AddressSource(Enum):
     PODMAN = "Podman's socket"
 
 
-@dataclass(frozen=True, slots=True)
-class EngineAddress:
+class EngineAddress(Struct, frozen=True):
     """url: `unix:///var/run/docker.sock`, `tcp://host:2376`. context: the docker context's name."""
 
     url: str

@@ -21,9 +21,10 @@ import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from types import FrameType
 from typing import BinaryIO, Final, Protocol, cast
+
+from msgspec import Struct
 
 from envspec.engine.client import Engine, ignored_errors, open_engine, packed_tar, remove_container, sdk_errors
 from envspec.engine.container import ContainerSettings, Terminal, User, create_body, moved_services
@@ -45,8 +46,7 @@ _FORWARDED: Final = tuple(
 _RESIZED: Final = getattr(signal, "SIGWINCH", None)
 
 
-@dataclass(frozen=True, slots=True)
-class Streams:
+class Streams(Struct, frozen=True):
     """Of this process. stdin: None if the container gets none."""
 
     stdin: BinaryIO | None
@@ -166,15 +166,17 @@ _ATTEMPTS: Final = 5
 _PAUSE_S: Final = 1.0
 #: Imports hardly anything until needed: it is a second process for each container. Ignores its starter's signals.
 _GUARD: Final = """
-import signal, sys
+import os, signal, sys
 for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
     if hasattr(signal, name):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
-if not sys.stdin.buffer.read(1):
-    import json
-    container, sys.path[:] = json.loads(sys.argv[1])
-    from envspec.engine.run import remove_from_own_engine
-    remove_from_own_engine(container)
+if sys.stdin.buffer.read(1):
+    # The run waits for this process, and Python's own end takes 2 ms.
+    os._exit(0)
+import json
+container, sys.path[:] = json.loads(sys.argv[1])
+from envspec.engine.run import remove_from_own_engine
+remove_from_own_engine(container)
 """
 
 
