@@ -62,9 +62,14 @@ class Ahead:
         if name in self._read or self._client.http is None:
             return
         self._read.add(name)
-        file = self._candidate(name, selection)
+        file = self._candidate(selection, partial(self._is_allowed, name))
         if file is not None:
             self._client.begin(("ahead", self._key, name), lambda: self._metadata(name, file))
+        if name in self._rules.unfit:
+            # Resolvers are not shown it; its METADATA is the reason in the lock.
+            newest = self._candidate(selection, lambda version: not version.is_prerelease)
+            if newest is not None:
+                self._client.begin(("ahead newest", self._key, name), lambda: self._fetch_metadata(name, newest))
 
     def metadata_was_read(self, name: str, filename: str, metadata: bytes) -> None:
         """Begin with the pages of what a release requires."""
@@ -99,12 +104,14 @@ class Ahead:
             metadata = await self._client.metadata(self._rules.index_of(name), file)
             self.metadata_was_read(name, file.filename, metadata.body)
 
-    def _candidate(self, name: str, selection: Selection) -> ListedFile | None:
-        """The preferred wheel of the newest final release that fits; None if that is an sdist."""
-        releases = selection.releases
-        versions = filter(partial(self._is_allowed, name), sorted(releases, reverse=True))
-        for version in islice(versions, _MOST_TRIED):
-            files = [file for file in releases[version][:_MOST_TRIED] if self._fits(file)]
+    async def _fetch_metadata(self, name: str, file: ListedFile) -> None:
+        with suppress(EnvspecError, BadSdist):
+            await self._client.metadata(self._rules.index_of(name), file)
+
+    def _candidate(self, selection: Selection, is_allowed: Callable[[Version], bool]) -> ListedFile | None:
+        """The preferred wheel of the newest allowed release for this Python; None if that is an sdist."""
+        for version in islice(filter(is_allowed, selection.releases), _MOST_TRIED):
+            files = [file for file in selection.releases[version][:_MOST_TRIED] if self._fits(file)]
             if files:
                 wheels = [file for file in files if self._ranks.rank(file.filename) is not None]
                 return min(wheels, key=lambda file: self._ranks.rank(file.filename) or 0, default=None)

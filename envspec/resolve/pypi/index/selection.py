@@ -46,13 +46,13 @@ class TagRanks:
         """None if the target cannot load the wheel, or the file is none."""
         if not filename.endswith(".whl"):
             return None
-        return self._rank_of(filename[len(filename.rsplit("-", 3)[0]) :])
+        return self._rank_of(filename[len(filename.rsplit("-", 3)[0]) + 1 :])
 
     def loadable(self, listing: PageListing) -> tuple[int, ...]:
         """The numbers of the wheels that the target can load."""
         found: list[int] = []
-        for numbers in listing.groups.tails.values():
-            if self.rank(listing.names[numbers[0]]) is not None:
+        for tail, numbers in listing.groups.tails.items():
+            if self._rank_of(tail) is not None:
                 found += numbers
         for number in listing.groups.others:
             if self.rank(listing.names[number]) is not None:
@@ -65,7 +65,8 @@ class TagRanks:
         return self._cache[tail]
 
     def _best(self, tail: str) -> int | None:
-        parts = tail.removesuffix(".whl").split("-")[1:]
+        # Behind a build number, if there is one.
+        parts = tail.removesuffix(".whl").split("-")[-3:]
         if len(parts) != 3:
             return None
         # A name of 230 bytes has up to 50,000 combinations of its parts; few of them count.
@@ -146,8 +147,9 @@ class Selection(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     @cached_property
     def releases(self) -> Mapping[Version, Sequence[ListedFile]]:
-        """See `releases_of`."""
-        return releases_of(self.files.values())
+        """See `releases_of`; the newest first."""
+        found = releases_of(self.files.values())
+        return {version: found[version] for version in sorted(found, reverse=True)}
 
 
 @lru_cache(maxsize=1)
