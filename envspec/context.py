@@ -10,6 +10,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+from msgspec import Struct
+
 from envspec.io.confine_types import Unconfined
 from envspec.io.http_types import Timeouts
 from envspec.structs import replace
@@ -32,8 +34,7 @@ class Connectivity(Enum):
     OFFLINE = "offline"
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """Progress of a stage. A total of 0 is unknown.
 
     Args:

@@ -6,13 +6,13 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from msgspec import Struct
 
 from envspec.cli import output, terminal
 from envspec.cli.options import MIRROR, OFFLINE, UNCONFINED, combined, context_of, jobs, path_option
@@ -210,8 +210,7 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Struct, frozen=True):
     """What was done for one spec. document: of its own JSON object. lines: of the text on stdout."""
 
     document: Mapping[str, object]

@@ -15,9 +15,10 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec import Struct
 
 from envspec.errors import EnvspecError, UnfitMachine
 from envspec.io.file_locks import try_lock
@@ -378,8 +379,7 @@ def _described(status: os.stat_result) -> str:
     return f"owner {owner}, mode {stat.S_IMODE(status.st_mode):04o}"
 
 
-@dataclass(frozen=True, slots=True)
-class JsonCache:
+class JsonCache(Struct, frozen=True):
     """JSON values by key, each in a file `<folder>/<key>.json`. Keys are valid file names."""
 
     folder: Path

@@ -20,10 +20,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from envspec.errors import UnfitMachine
 from envspec.io.confine_types import Unconfined
@@ -76,8 +77,7 @@ class NoConfinement(UnfitMachine):
     code = "no-confinement"
 
 
-@dataclass(frozen=True, slots=True)
-class Sandbox:
+class Sandbox(Struct, frozen=True):
     """What confined code can reach.
 
     bubblewrap: the program.

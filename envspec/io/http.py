@@ -13,9 +13,10 @@ import time
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import IO, TYPE_CHECKING, Final, TypeVar
+
+from msgspec import Struct
 
 from envspec.credentials import shown
 from envspec.errors import NetworkError
@@ -37,6 +38,7 @@ from envspec.io.http_types import (
     retry_after_s,
 )
 from envspec.origins import Bounds
+from envspec.structs import replace
 from envspec.version import VERSION
 
 if TYPE_CHECKING:
@@ -169,8 +171,7 @@ class RetryableError(Exception):
         self.wait_s = wait_s
 
 
-@dataclass(frozen=True, slots=True)
-class _HttpRequest:
+class _HttpRequest(Struct, frozen=True):
     """more: gives further headers for each attempt. within: the servers that it may reach; None: any."""
 
     method: str

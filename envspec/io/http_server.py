@@ -14,11 +14,11 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+from msgspec import Struct, field
 
 from envspec.io.loopback import BACKLOG
 
@@ -39,8 +39,7 @@ _PIECE_BYTES: Final = 1024 * 1024
 _ACCEPTED: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Limits of one server.
 
     head_bytes: of a request.
@@ -58,8 +57,7 @@ class Limits:
     client_s: float = 120.0
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """An answer. body: bytes, or a file, which is sent in pieces."""
 
     status: int

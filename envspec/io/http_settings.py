@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from envspec.credentials import is_misread, shown
 from envspec.errors import UsageError
 from envspec.io.http_types import Timeouts
 from envspec.origins import origin_of
+from envspec.structs import defaults_of, replace
 
 if TYPE_CHECKING:
     import ssl
@@ -64,24 +66,23 @@ def timeouts(environ: Mapping[str, str], usual: Timeouts) -> Timeouts:
         UsageError: a value is not a positive number, or for a count not a whole one.
     """
     changed: dict[str, Any] = {}
-    for field in fields(Timeouts):
-        name = f"ENVSPEC_HTTP_{field.name.upper()}"
+    for field, default in defaults_of(Timeouts).items():
+        name = f"ENVSPEC_HTTP_{field.upper()}"
         if text := environ.get(name):
             parse: type[float] = float
             form, kind = r"\d{1,6}(\.\d*)?|\.\d+", "number"
-            if isinstance(field.default, int):
+            if isinstance(default, int):
                 parse, form, kind = int, r"\d{1,6}", "integer"
             if not re.fullmatch(form, text) or not float(text):
                 raise UsageError(
                     f"{name}={text}: not a positive {kind}",
-                    hint=f"correct {name}, or unset it: the default is {getattr(usual, field.name):g}",
+                    hint=f"correct {name}, or unset it: the default is {getattr(usual, field):g}",
                 )
-            changed[field.name] = parse(text)
+            changed[field] = parse(text)
     return replace(usual, **changed)
 
 
-@dataclass(frozen=True, slots=True)
-class Proxies:
+class Proxies(Struct, frozen=True):
     """by_scheme: `http`, `https` or `all` -> the proxy's URL. exempt: the entries of NO_PROXY."""
 
     by_scheme: Mapping[str, str]

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final, overload
 
+from msgspec import Struct
+
 from envspec.credentials import shown
 from envspec.errors import EnvspecError, NetworkError
 from envspec.origins import Bounds
@@ -204,8 +206,7 @@ class Credential:
         return "Basic " + base64.b64encode(f"{self.username}:{self.secret}".encode()).decode()
 
 
-@dataclass(frozen=True, slots=True)
-class Timeouts:
+class Timeouts(Struct, frozen=True):
     """Time limits in seconds, and how often to try.
 
     connect_s: a connection with its TLS.
@@ -229,8 +230,7 @@ class Timeouts:
 _LONGEST_PAUSE_S: Final = 30.0
 
 
-@dataclass(slots=True)
-class Retry:
+class Retry(Struct):
     """The one retry policy: counts failed attempts in a row. key: spreads the pauses, usually the URL."""
 
     timeouts: Timeouts

@@ -13,12 +13,12 @@ import asyncio
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from urllib.parse import unquote
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpResponseParser
 from isal import isal_zlib
+from msgspec import Struct, field
 
 from envspec.io import http_settings
 from envspec.io.http_types import SLOWEST_BYTES_S, Admit, Credential, Headers, Response, Timeouts, retry_after_s
@@ -66,8 +66,7 @@ class _ClosedWhileIdle(NotPlain):
     """The server closed a connection that it had kept open, before it read the request: nothing is wrong with it."""
 
 
-@dataclass(slots=True)
-class _Answer:
+class _Answer(Struct):
     """One answer while it arrives. sent: the headers of its request. received: bytes, of head and body.
 
     body: not a list of pieces: those of a server that sends chunks of one byte would be 30 times as large.

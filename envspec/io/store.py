@@ -14,7 +14,6 @@ import threading
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,9 @@ from queue import Empty, SimpleQueue
 from typing import Any, ClassVar, Final
 
 from isal import isal_zlib
+from msgspec import Struct
 
+from envspec.structs import replace
 from envspec.verifier.owned import contents_of, wheel_summary
 from envspec.verifier.record import BadRecord, PlainRow
 
@@ -48,8 +49,7 @@ CREATE TABLE IF NOT EXISTS entry (
 """
 
 
-@dataclass(frozen=True, slots=True)
-class StoredPage:
+class StoredPage(Struct, frozen=True):
     """One response of an index. status: 200 or 404. asked: when the request was sent (UTC).
 
     gzipped: the body as it was sent, if that was with gzip; it is stored instead: the pages of a stack have 40 MB.
@@ -76,8 +76,7 @@ class StoredPage:
         return replace(self, body=gzip.decompress(self.gzipped))
 
 
-@dataclass(frozen=True, slots=True)
-class StoredMetadata:
+class StoredMetadata(Struct, frozen=True):
     """A wheel's METADATA file. size_bytes: the wheel's, None if unknown."""
 
     body: bytes

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from envspec.credentials import without_registry_login
 from envspec.errors import UsageError
@@ -41,8 +42,7 @@ class Action(Enum):
     PUSH = "pull,push"
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(Struct, frozen=True):
     """The full name of an image.
 
     registry: host and port, `docker.io` for Docker Hub. repository: `nvidia/cuda`, `library/ubuntu`.
@@ -83,8 +83,7 @@ class Reference:
         return replace(self, digest=digest)
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True):
     """The registry of a reference, or its mirror.
 
     registry: the key of its credentials. base: `https://host:port/v2`. repository: with the mirror's prefix.

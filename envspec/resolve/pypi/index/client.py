@@ -9,14 +9,13 @@ import tempfile
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import datetime
 from email.parser import BytesParser
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-import msgspec
+from msgspec import Struct
 from msgspec.structs import astuple
 from packaging.utils import parse_wheel_filename
 from packaging.version import InvalidVersion, Version
@@ -47,6 +46,7 @@ from envspec.resolve.pypi.index.file_metadata import metadata as sdist_metadata
 from envspec.resolve.pypi.index.page import ACCEPT, SDIST_SUFFIXES, BadPage, ListedFile
 from envspec.resolve.pypi.index.routing import NotListed, PackageIndex, PackageIndexError
 from envspec.resolve.pypi.index.selection import version_of
+from envspec.structs import replace
 
 _METADATA_BYTES: Final = 32 * 1024 * 1024
 #: A wheel read whole because its server supports no ranges: the largest on any known index is 4 GB.
@@ -61,8 +61,7 @@ _SMALL_BYTES: Final = 256 * 1024
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class _FoundPage:
+class _FoundPage(Struct):
     """A page in this run. is_cached: its body is of an earlier run. is_saved: nothing is left to store."""
 
     page: StoredPage
@@ -187,7 +186,7 @@ class IndexClient:
                     _put_record(store, sha256, record)
             found = {"fetched": started.isoformat(), "sha256": sha256, "size_bytes": size_bytes}
             store.put_answer(key, found)
-        return msgspec.structs.replace(file, sha256=found["sha256"], size_bytes=found["size_bytes"])
+        return replace(file, sha256=found["sha256"], size_bytes=found["size_bytes"])
 
     def with_login(self, index: PackageIndex, url: str) -> str:
         return with_login(index, url, self.environ)

@@ -23,8 +23,9 @@ import zipfile
 import zlib
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import IO, Any, Final
+
+from msgspec import Struct
 
 from envspec.facts.tables import pep440
 from envspec.io.archives import MAX_METADATA_BYTES, bounded_members, bounded_tar, path_problem
@@ -41,6 +42,7 @@ from envspec.resolve.pypi.metadata import (
     valid,
     without_requirements,
 )
+from envspec.structs import replace
 from envspec.verifier.hashing import STRONG, from_hex
 from envspec.verifier.record import BadRecord, PlainRow, RecordEntry, plain_rows, wheel_entries, wheel_path
 
@@ -81,8 +83,7 @@ class BadRemoteWheel(ValueError):
     """The bytes are not a wheel's."""
 
 
-@dataclass(frozen=True, slots=True)
-class FilePart:
+class FilePart(Struct, frozen=True):
     """A part of a file. start: its offset. total: the whole file's size in bytes."""
 
     start: int
@@ -96,8 +97,7 @@ class FilePart:
         return self.body[start - self.start : end - self.start]
 
 
-@dataclass(frozen=True, slots=True)
-class WheelRecord:
+class WheelRecord(Struct, frozen=True):
     """The RECORD of a wheel.
 
     wrong: the files that it does not list as they are, sorted.
@@ -188,8 +188,7 @@ async def _open(read: ReadPart) -> _RemoteWheel:
     return _RemoteWheel(read, part.slice(start, start + size), start, tail.total, [part, tail])
 
 
-@dataclass(frozen=True, slots=True)
-class _RemoteWheel:
+class _RemoteWheel(Struct, frozen=True):
     """A wheel with its zip directory. start: the directory's offset. parts: those that were read."""
 
     read: ReadPart
@@ -385,8 +384,7 @@ def _lockable(path: str) -> str | None:
     return installed
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(Struct, frozen=True):
     """A file of the zip directory.
 
     crc: of its content.

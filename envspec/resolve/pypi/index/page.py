@@ -10,7 +10,7 @@ import html
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, lru_cache, partial
 from typing import Any, Final
@@ -90,8 +90,7 @@ class BadPage(ValueError):
     """The body is not an index page."""
 
 
-@dataclass(frozen=True, slots=True)
-class NameGroups:
+class NameGroups(msgspec.Struct, frozen=True):
     """The names of a page. Those of one stack are 70,000: they differ in few projects, versions and tags.
 
     projects: of the wheels, as they are written.
@@ -100,10 +99,10 @@ class NameGroups:
     others: the numbers of all other files.
     """
 
-    projects: set[str] = field(default_factory=set)
-    versions: defaultdict[str, list[int]] = field(default_factory=partial(defaultdict, list))
-    tails: dict[str, list[int]] = field(default_factory=dict)
-    others: list[int] = field(default_factory=list)
+    projects: set[str] = msgspec.field(default_factory=set)
+    versions: defaultdict[str, list[int]] = msgspec.field(default_factory=partial(defaultdict, list))
+    tails: dict[str, list[int]] = msgspec.field(default_factory=dict)
+    others: list[int] = msgspec.field(default_factory=list)
 
 
 def _group(names: Iterable[str]) -> NameGroups:

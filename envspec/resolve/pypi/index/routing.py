@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Final
 
+from msgspec import Struct, field
 from packaging.tags import Tag
 from packaging.version import Version
 
@@ -33,8 +33,7 @@ class PackageIndexError(NetworkError):
     code = "bad-index"
 
 
-@dataclass(frozen=True, slots=True)
-class PackageIndex:
+class PackageIndex(Struct, frozen=True):
     """A package index. url: its simple pages, with a closing slash; may contain credentials, which are never written.
 
     dated: whether its files have upload times, which `as_of` needs.
@@ -103,8 +102,7 @@ class PackageIndex:
         return without_credentials(self.url)
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(Struct, frozen=True):
     """Names that come from one index alone. pattern: a normalised name, `*` matches anything."""
 
     pattern: str
@@ -127,8 +125,7 @@ def routes_of(indexes: Iterable[NamedIndex]) -> tuple[Route, ...]:
 OWN_VERSION: Final = "{version}"
 
 
-@dataclass(frozen=True, slots=True)
-class Correction:
+class Correction(Struct, frozen=True):
     """Requirements that are missing in a release's metadata.
 
     applies: to which versions.
@@ -141,8 +138,7 @@ class Correction:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltSource:
+class BuiltSource(Struct, frozen=True):
     """What the spec names to be built. file: as the lock records it. built: its wheel.
 
     unbuilt: of an sdist that could not be built, with the version that it states; there is no wheel then.
@@ -154,8 +150,7 @@ class BuiltSource:
     version: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(Struct, frozen=True):
     """What the spec and the facts set for one target's packages.
 
     cutoffs: names with an `as_of` of their own.

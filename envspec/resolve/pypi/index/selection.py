@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from functools import cached_property, lru_cache
@@ -168,8 +167,7 @@ class Sdists(Enum):
     NONE = "none"
 
 
-@dataclass(frozen=True, slots=True)
-class SelectionPolicy:
+class SelectionPolicy(msgspec.Struct, frozen=True):
     """Which of the files that a target can load it accepts.
 
     cutoff: None if the index has no upload times.
