@@ -27,9 +27,9 @@ from envspec.lockfile.export.requirements import requirements_text
 from envspec.models import DEFAULT_INDEX, Resolution, WheelFile, owners_of, wrong_records_of
 from envspec.names import normalised
 from envspec.structs import replace
-from envspec.verifier.hashing import STRONG, ExpectedFile, hash_all
+from envspec.verifier.hashing import ExpectedFile, hash_all
 from envspec.verifier.installed import entries_of_owners, right_rows
-from envspec.verifier.record import RecordEntry
+from envspec.verifier.record import STRONG, RecordEntry
 from envspec.verifier.scan import Distribution, PythonEnvironment, distributions, find_environment
 from envspec.verifier.types import Drift
 

@@ -14,6 +14,7 @@ import stat
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, partial
@@ -21,14 +22,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from envspec.verifier.record import from_hex
 from envspec.verifier.types import Drift
 
 #: Bytes per read.
 _CHUNK: Final = 1 << 20
 #: Fewer files than this are handed out one by one, so that no thread gets all large ones.
 _FEW: Final = 1000
-#: Two files with one MD5 or SHA-1 can be made on purpose.
-STRONG: Final = ("sha256", "sha384", "sha512")
 
 
 @dataclass
@@ -52,14 +52,6 @@ class HashedFile:
     size_bytes: int = 0
     found: str = ""
     link: str = ""
-
-
-def from_hex(digest: str) -> str:
-    """A hexadecimal digest in RECORD's form; empty if it is invalid."""
-    try:
-        return base64.urlsafe_b64encode(binascii.unhexlify(digest)).rstrip(b"=").decode()
-    except (binascii.Error, ValueError):
-        return ""
 
 
 def from_record(digest: str) -> bytes:
@@ -106,9 +98,6 @@ def hash_all(expected: Iterable[ExpectedFile], root: str) -> list[HashedFile]:
         return [_compare(each, resolve, buffer) for each in take()]
 
     workers = max(1, min(32, os.cpu_count() or 1))
-    # `lock --check` needs `from_hex` alone.
-    from concurrent.futures import ThreadPoolExecutor
-
     with ThreadPoolExecutor(workers) as pool:
         jobs = [pool.submit(work) for _ in range(workers)]
     hashed: list[HashedFile] = []

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from envspec.verifier.hashing import STRONG, ExpectedFile, from_hex, from_record, is_bytecode
+from envspec.verifier.hashing import ExpectedFile, from_record, is_bytecode
 from envspec.verifier.own_files import LINK, LIST, OwnFiles, is_known, read_own_files
 from envspec.verifier.programs import BIN, interpreter_of, is_own, programs, read_program
-from envspec.verifier.record import RecordEntry, installed_path, path_below
+from envspec.verifier.record import STRONG, RecordEntry, from_hex, installed_path, path_below
 from envspec.verifier.scan import CondaRecord, Distribution, PythonEnvironment, conda_records, distributions, walk
 from envspec.verifier.types import PYTHON, Drift, DriftFinding
 

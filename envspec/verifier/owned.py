@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import chain
 from typing import NamedTuple
 
-from envspec.verifier.hashing import from_hex
 from envspec.verifier.record import (
     PlainRow,
     entries_sha256,
+    from_hex,
     installed_from,
     plain_rows,
     plain_summary,

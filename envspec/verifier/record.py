@@ -5,6 +5,8 @@ Sources: "Recording installed projects" and "Binary distribution format" (PyPA s
 
 from __future__ import annotations
 
+import base64
+import binascii
 import csv
 import hashlib
 import posixpath
@@ -20,6 +22,8 @@ _INSTALLER_FILES: Final = (
     *("RECORD", "RECORD.jws", "RECORD.p7s", "INSTALLER", "REQUESTED"),
     *("direct_url.json", "uv_cache.json", "uv_build.json"),
 )
+#: Two files with one MD5 or SHA-1 can be made on purpose.
+STRONG: Final = ("sha256", "sha384", "sha512")
 #: Folders of the environment whose files installers generate (scripts) or move (headers).
 _PROGRAMS: Final = ("bin/", "scripts/", "include/")
 # `<name>-<version>.data/<kind>/<path>`
@@ -42,6 +46,14 @@ _SITE: Final = re.compile(r"(?:lib(?:64)?/python[\d.]+t?|lib)/site-packages/(.+)
 
 class BadRecord(ValueError):
     """A RECORD that cannot be read."""
+
+
+def from_hex(digest: str) -> str:
+    """A hexadecimal digest in RECORD's form; empty if it is invalid."""
+    try:
+        return base64.urlsafe_b64encode(binascii.unhexlify(digest)).rstrip(b"=").decode()
+    except (binascii.Error, ValueError):
+        return ""
 
 
 def path_below(path: str, site: str) -> str:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from envspec.verifier.hashing import from_hex
-from envspec.verifier.record import BadRecord, RecordEntry, record_entries
+from envspec.verifier.record import BadRecord, RecordEntry, from_hex, record_entries
 from envspec.verifier.regular import is_real_folder
 
 _RELEASE: Final = re.compile(

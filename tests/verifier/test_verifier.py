@@ -18,9 +18,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envspec.verifier.compare import compare
-from envspec.verifier.hashing import ExpectedFile, from_hex, hash_all, is_bytecode
+from envspec.verifier.hashing import ExpectedFile, hash_all, is_bytecode
 from envspec.verifier.installed import read_installed
-from envspec.verifier.record import BadRecord, installed_path, record_entries, wheel_path, wheel_sha256
+from envspec.verifier.record import BadRecord, from_hex, installed_path, record_entries, wheel_path, wheel_sha256
 from envspec.verifier.scan import find_environment, normalised, same_version
 from envspec.verifier.types import (
     Drift,

@@ -18,7 +18,8 @@ from envspec.conformance.events import CheckContext
 from envspec.conformance.libraries import LIBRARIES, LoadedLibrary, debian_packages, libraries
 from envspec.conformance.numerics import wait
 from envspec.conformance.requirements import PinnedPackage, pins
-from envspec.verifier.hashing import STRONG, ExpectedFile, hash_all
+from envspec.verifier.hashing import ExpectedFile, hash_all
+from envspec.verifier.record import STRONG
 from envspec.verifier.scan import Distribution, conda_records, distributions, same_version
 
 _CUDNN_PARTS = ("cudnnGraphVersionCheck", "cudnnOpsVersionCheck", "cudnnCnnVersionCheck", "cudnnAdvVersionCheck")

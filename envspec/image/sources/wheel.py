@@ -35,8 +35,7 @@ from envspec.image.sources.bytecode import PycCompiler, SourceModule, with_bytec
 from envspec.io.archives import MAX_METADATA_BYTES, path_problem
 from envspec.names import normalised
 from envspec.structs import replace
-from envspec.verifier.hashing import from_hex
-from envspec.verifier.record import DATA
+from envspec.verifier.record import DATA, from_hex
 
 #: Content of INSTALLER.
 INSTALLER: Final = "envspec"

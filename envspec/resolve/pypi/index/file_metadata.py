@@ -43,8 +43,16 @@ from envspec.resolve.pypi.metadata import (
     without_requirements,
 )
 from envspec.structs import replace
-from envspec.verifier.hashing import STRONG, from_hex
-from envspec.verifier.record import BadRecord, PlainRow, RecordEntry, plain_rows, wheel_entries, wheel_path
+from envspec.verifier.record import (
+    STRONG,
+    BadRecord,
+    PlainRow,
+    RecordEntry,
+    from_hex,
+    plain_rows,
+    wheel_entries,
+    wheel_path,
+)
 
 _DIRECTORY_ENTRY = b"PK\x01\x02"
 _LOCAL_HEADER = b"PK\x03\x04"
