@@ -388,6 +388,7 @@ class TritonRow(FactRow, frozen=True, kw_only=True):
 
 R = TypeVar("R", bound=FactRow)
 _OfRelease = TypeVar("_OfRelease", CudaBuildRow, CpuBuildRow, ExtensionRow, LibraryNeedRow)
+_OfPackage = TypeVar("_OfPackage", MemberRow, EdgeRow)
 _OfPlatforms = TypeVar("_OfPlatforms", OldAbiRow, CudaBuildRow, CpuBuildRow, DigestRow)
 _Versioned = TypeVar("_Versioned", TorchRelease, MemberRow)
 
@@ -458,6 +459,13 @@ def _table(file: str, table: str, kind: type[R], *, by: str = "") -> cached_prop
         return tuple(sorted(found, key=lambda row: numeric(getattr(row, by))))
 
     return cached_property(rows)
+
+
+def _by_package(rows: Iterable[_OfPackage]) -> Mapping[str, Sequence[_OfPackage]]:
+    found: dict[str, list[_OfPackage]] = {}
+    for row in rows:
+        found.setdefault(row.package, []).append(row)
+    return found
 
 
 def _keyed(file: str, table: str, kind: type[R], key: str) -> cached_property[Mapping[str, R]]:
@@ -565,9 +573,17 @@ class Facts:
             contains.update(row.contains)
         return replace(rows[0], base=tuple(base), packages=packages, contains=contains)
 
-    def family_edges(self, package: str) -> tuple[EdgeRow, ...]:
+    def family_edges(self, package: str) -> Sequence[EdgeRow]:
         """Corrections of one package's metadata (normalised name)."""
-        return tuple(rows_with(self.edges, package=package))
+        return self._edges_by_package.get(package, ())
+
+    @cached_property
+    def _edges_by_package(self) -> Mapping[str, Sequence[EdgeRow]]:
+        return _by_package(self.edges)
+
+    @cached_property
+    def members_by_package(self) -> Mapping[str, Sequence[MemberRow]]:
+        return _by_package(self.members)
 
     def without_cuda(self) -> Facts:
         """The same facts for an environment whose torch is no CUDA build: corrections for those are left out."""

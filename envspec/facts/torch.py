@@ -579,7 +579,7 @@ def _member_request(facts: Facts, package: str, spec: SpecifierSet) -> _MemberRe
     tried = named_versions(spec)
     for major in range(last.major + 2):
         for minor in range(40):
-            tried += [Version(f"{major}.{minor}.{patch}") for patch in range(3)]
+            tried += filter(None, (pep440(f"{major}.{minor}.{patch}") for patch in range(3)))
     ended = facts.ended.get(package)
     has_ended = ended is not None and ended.confidence == "high"
     older, newer = [], []
@@ -633,8 +633,8 @@ def _triton_may_fit(facts: Facts, spec: SpecifierSet, torch: Version) -> bool:
     return False
 
 
-def _listed(facts: Facts, package: str) -> list[MemberRow]:
-    return list(rows_with(facts.members, package=package))
+def _listed(facts: Facts, package: str) -> Sequence[MemberRow]:
+    return facts.members_by_package.get(package, ())
 
 
 def _accepts(facts: Facts, row: MemberRow, torch: str) -> bool:
