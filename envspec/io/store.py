@@ -120,7 +120,7 @@ class Store:
         self._put("page", index_key, name, value, page.body if page.gzipped is None else page.gzipped)
 
     def metadata(self, key: str) -> StoredMetadata | None:
-        found = self._kept.get(("metadata", key)) or self._get("metadata", key)
+        found = self._read_once("metadata", key)
         return StoredMetadata(found[1], found[0]) if found else None
 
     def put_metadata(self, key: str, metadata: StoredMetadata) -> None:
@@ -132,35 +132,32 @@ class Store:
 
         Empty if it has none, None if it is not cached.
         """
-        found = self._record(wheel)
+        found = self._read_once("record", wheel)
         return str(found[0][0]) if found else None
 
     def wrong_rows(self, wheel: str) -> list[tuple[str, str | None]]:
         """Files that a wheel's RECORD does not list as they are, and their SHA-256 (`envspec.models.WrongRow`)."""
-        found = self._record(wheel)
+        found = self._read_once("record", wheel)
         return [(path, sha256) for path, sha256 in found[0][1]] if found else []
 
     def wheel_tops(self, wheel: str) -> list[str]:
         """The first parts of the paths in a wheel (`envspec.verifier.owned`); empty if they are not cached."""
-        found = self._record(wheel)
+        found = self._read_once("record", wheel)
         return found[0][2] if found else []
 
     def wheel_files(self, wheel: str) -> dict[str, str]:
         """The files in a wheel (`envspec.verifier.owned`); empty if they are not cached."""
-        found = self._record(wheel)
+        found = self._read_once("record", wheel)
         with suppress(BadRecord, zlib.error):
             if found:
                 return contents_of(zlib.decompress(found[1]), found[0][1])
         return {}
 
-    def _record(self, wheel: str) -> tuple[Any, bytes] | None:
-        key = ("record", wheel)
-        if key not in self._kept:
-            found = self._get(*key)
-            if found is None:
-                return None
-            self._kept[key] = found
-        return self._kept[key]
+    def _read_once(self, kind: str, key: str) -> tuple[Any, bytes] | None:
+        found = self._kept.get((kind, key)) or self._get(kind, key)
+        if found is not None:
+            self._kept[kind, key] = found
+        return found
 
     def put_record(
         self,

@@ -43,8 +43,9 @@ if TYPE_CHECKING:
 #: For how many seconds another [pip] is tried.
 _TRY_S: Final = 20
 
-#: Modules of the stages after the engines.
+#: Modules of the stages after the engines; ctypes exchanges folders.
 _LATER: Final = (
+    "ctypes",
     "envspec.resolve.pypi.packages",
     "envspec.operations.lock.finish",
     "envspec.operations.lock.assemble",
@@ -111,6 +112,7 @@ class Attempts:
         self._sources: Mapping[Target, Mapping[str, BuiltSource]] = {}
         self.commits: tuple[Commit, ...] = ()
         self._sdists: SdistBuilds | None = None
+        self._expected = state.old.resolutions if state.old else ()
         if any(sources_of(state.spec, target) for target in targets):
             # Imports half of what images need.
             from envspec.operations.build_wheels import build_sources
@@ -210,10 +212,11 @@ class Attempts:
         """
         while True:
             asked = list(map(self._with_build_results, requests))
+            resolving = resolve_all(
+                asked, self._resolver, self._state.store, self.context, self._import_later, self._expected
+            )
             try:
-                found = run_interruptible(
-                    resolve_all(asked, self._resolver, self._state.store, self.context, self._import_later)
-                )
+                found = run_interruptible(resolving)
             except Unsolvable as error:
                 passed_over = error.passed_over
                 if not passed_over or run_interruptible(self._builds().state_the_truth(asked, passed_over)):

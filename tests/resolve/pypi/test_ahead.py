@@ -90,3 +90,23 @@ def test_a_marker_that_no_environment_defines_hides_no_release(tmp_path: Path) -
         user.wants("lib", as_of=AS_OF)
         user.locked()
         assert user.pins() == {"lib": "1.0", "third": "1.0"}
+
+
+def test_a_constraint_alone_requests_no_page(tmp_path: Path) -> None:
+    with IndexServer([release("lib", "1.0"), release("other", "1.0")]) as index:
+        user = User(tmp_path, index.url)
+        user.wants("lib", as_of=AS_OF, pip='constraints = ["other<2"]')
+        user.locked()
+        assert "/simple/other/" not in paths(index)
+
+
+def test_packages_of_the_lock_before_are_no_observation(tmp_path: Path) -> None:
+    with IndexServer([release("lib", "1.0"), release("other", "1.0")]) as index:
+        user = User(tmp_path, index.url)
+        user.wants("lib", "other", as_of=AS_OF)
+        user.locked()
+        before = paths(index)
+        user.wants("lib", as_of=AS_OF)
+        user.locked()
+        assert user.pins() == {"lib": "1.0"}
+        assert paths(index) == before

@@ -6,7 +6,7 @@ decides nothing: it is no observation of a view, and its errors matter only if t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -51,11 +51,12 @@ class Ahead:
         self._wanted: set[str] = set()
         self._read: set[str] = set()
 
-    def expect(self, lines: Iterable[str]) -> None:
-        """Take account of the spec's requirements and constraints."""
-        for line in filter(None, map(parsed, lines)):
+    def expect(self, requirements: Sequence[str], constraints: Iterable[str]) -> None:
+        """Take account of the spec's lines, and begin with the pages of what it requires."""
+        for line in filter(None, map(parsed, [*requirements, *constraints])):
             if line.marker is None or line.marker.evaluate(dict(self._rules.environment)):
                 self._note(normalised(line.name), line)
+        self._begin_with_pages(requirements, frozenset())
 
     def page_was_read(self, name: str, selection: Selection) -> None:
         """Begin with the METADATA of the release that a resolver will try first."""
@@ -73,11 +74,14 @@ class Ahead:
 
     def metadata_was_read(self, name: str, filename: str, metadata: bytes) -> None:
         """Begin with the pages of what a release requires."""
-        if filename in self._read or self._client.http is None:
+        if filename not in self._read:
+            self._read.add(filename)
+            self._begin_with_pages(declared(metadata), frozenset(self._extras.get(name, ())))
+
+    def _begin_with_pages(self, requirements: Sequence[str], extras: frozenset[str]) -> None:
+        if self._client.http is None:
             return
-        self._read.add(filename)
-        extras = frozenset(self._extras.get(name, ()))
-        for requirement in applicable(declared(metadata)[:_MOST_LINES], self._rules.environment, extras):
+        for requirement in applicable(tuple(requirements[:_MOST_LINES]), self._rules.environment, extras):
             other = normalised(requirement.name)
             if other not in self._wanted and len(self._wanted) < _MOST:
                 self._wanted.add(other)

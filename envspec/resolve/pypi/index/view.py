@@ -41,6 +41,7 @@ from envspec.resolve.pypi.index.selection import (
     version_text,
 )
 from envspec.resolve.pypi.metadata import (
+    applicable,
     declared,
     evaluated,
     evaluated_python,
@@ -206,6 +207,20 @@ class View:
             self.ahead.page_was_read(name, found)
         self._selections[name] = found
         return found
+
+    def read_ahead(self, name: str, version: str) -> None:
+        """Read what the cache has of a release that a resolver will probably choose. This is no observation."""
+        selection = self._stored_selection(name)
+        if selection is None or self._from_no_index(name) is not None:
+            return
+        files = selection.releases.get(Version(version))
+        if files:
+            sha256 = min(files, key=self.preference).sha256 or ""
+            store = self._client.store
+            store.contents(sha256)
+            if (metadata := store.metadata(sha256)) is not None:
+                # What is parsed once is known.
+                list(applicable(declared(metadata.body), self.rules.environment, frozenset()))
 
     @property
     def mirror(self) -> str:
