@@ -308,7 +308,7 @@ def dump(lock: Lock, files: Mapping[str, str]) -> str:
     return add_checksum(_header(lock, files), text)
 
 
-def load(text: str, where: str) -> Lock:
+def load(text: str, where: str, parse: Callable[[str], dict[str, Any]] = documents.parse_toml) -> Lock:
     """The lock that `text` describes. where: the lock's name in errors.
 
     Raises:
@@ -317,7 +317,7 @@ def load(text: str, where: str) -> Lock:
     """
     header, data = verify_checksum(text.encode(), where)
     try:
-        root = documents.parse_toml(data.decode())
+        root = parse(data.decode())
         body = {key: value for key, value in root.items() if key not in (*header._fields, "requires_envspec")}
         return Lock(**{name: getattr(header, name) for name in _HEADER_FIELDS}, **_fields(Lock, body, ""))
     except ValueError as error:

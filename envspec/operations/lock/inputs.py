@@ -122,12 +122,14 @@ def previous_lock(
     if before is None and not (request.directory / LOCK_FILE).exists():
         return PreviousLock()
     try:
+        if before is not None and is_ours(store, before):
+            own = load(before.decode(), LOCK_FILE, documents.parse_own_toml)
+            own = replace(own, directory=request.directory)
+            return PreviousLock(own, own)
         old = read_lock(request.directory, before)
     except StaleLock as error:
         context.reporter.warning(f"{error.message}: replaced by a new one")
         return PreviousLock()
-    if before is not None and is_ours(store, before):
-        return PreviousLock(old, old)
     from envspec.operations.lock.previous import check_pins, cutoffs_of, versions_of
 
     reasons = check_lock(request, context.now()).reasons
