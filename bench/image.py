@@ -30,6 +30,7 @@ from bench.harness import (
     NotHere,
     Results,
     Sample,
+    Watch,
     clean,
     descendants,
     memory_of,
@@ -291,7 +292,7 @@ class _Steps:
         for turn in range(-1, RUNS):
             for scenario, order in ((RUN, own), (RUN_ENGINE, plain)):
                 environ = {**place.environ, **order.environ}
-                cost = run(order.build, cwd=place.folder, env=environ, limit_s=self._bench.limit_s)
+                cost = run(order.build, cwd=place.folder, env=environ, limit_s=self._bench.limit_s, watch=Watch.TIME)
                 if not cost.is_done:
                     raise NotHere(f"{scenario}: {cost.output}")
                 if turn >= 0:

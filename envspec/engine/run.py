@@ -10,6 +10,7 @@ import io
 import json
 import os
 import queue
+import re
 import secrets
 import shutil
 import signal
@@ -22,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
-from typing import BinaryIO, Final, Protocol, cast
+from typing import Any, BinaryIO, Final, Protocol, cast
 
 from msgspec import Struct
 
@@ -31,6 +32,7 @@ from envspec.engine.container import ContainerSettings, Terminal, User, create_b
 from envspec.engine.errors import EngineError, LimitsRefused, PortTaken
 from envspec.engine.local import Response
 from envspec.errors import EnvspecError
+from envspec.io.cache import JsonCache
 from envspec.structs import replace
 
 _PIECE: Final = 1 << 16
@@ -210,6 +212,8 @@ def remove_from_own_engine(container: str) -> None:
 
 #: Configures init and health check of an image with services.
 _SERVICES: Final = "opt/envspec/services.json"
+_ACCOUNTS: Final = ("/etc/passwd", "/etc/group")
+_IMAGE_ID: Final = re.compile(r"sha256:([0-9a-f]{64})")
 #: Dynamic ports (RFC 6335, 6).
 _FREE_PORTS: Final = range(49152, 65536)
 _PORT_ATTEMPTS: Final = 10
@@ -220,11 +224,18 @@ _SMALL_BYTES: Final = 8 << 20
 _STARTING: Final = "starting the container"
 
 
-def run(engine: Engine, image: str, settings: ContainerSettings, streams: Streams, log: Callable[[str], None]) -> int:
+def run(
+    engine: Engine,
+    image: str,
+    settings: ContainerSettings,
+    streams: Streams,
+    log: Callable[[str], None],
+    accounts: JsonCache,
+) -> int:
     """Run it to its end; the command's exit code, 128 + N if signal N ended it.
 
     image: its name in the engine. log: gets warnings, and the ports that the engine chose; services' URLs are printed
-    by their init.
+    by their init. accounts: keeps images' files of accounts, each of which an engine takes 0.05 s to read.
 
     Raises:
         NoGpuRuntime, NoSuchProgram, CannotStart, PortTaken, EngineError: it can't be started. EngineUnreachable: the
@@ -235,7 +246,7 @@ def run(engine: Engine, image: str, settings: ContainerSettings, streams: Stream
     moved = 0
     while True:
         try:
-            return _run(engine, image, settings, streams, log)
+            return _run(engine, image, settings, streams, log, accounts)
         except PortTaken as error:
             others = settings.without_port(error.port, lambda: secrets.choice(_FREE_PORTS))
             moved += 1
@@ -265,7 +276,14 @@ def account_files(passwd: bytes, group: bytes, user: User, home: str) -> dict[st
     return files
 
 
-def _run(engine: Engine, image: str, settings: ContainerSettings, streams: Streams, log: Callable[[str], None]) -> int:
+def _run(
+    engine: Engine,
+    image: str,
+    settings: ContainerSettings,
+    streams: Streams,
+    log: Callable[[str], None],
+    accounts: JsonCache,
+) -> int:
     # With a chosen name, a container whose creation was interrupted can be removed too.
     name = f"envspec-{secrets.token_hex(6)}"
     client = engine.containers
@@ -273,7 +291,7 @@ def _run(engine: Engine, image: str, settings: ContainerSettings, streams: Strea
         at_end.callback(_remove_at_end, engine, name)
         with engine.errors_while("making the container"):
             client.create_container_from_config({**create_body(settings), "Image": image}, name)
-            _put_files(engine, name, settings)
+            _put_files(engine, name, image, settings, accounts)
             params = {"stream": 1, "stdout": 1, "stderr": 1, "stdin": int(settings.stdin), "detachKeys": _DETACH_KEYS}
             stream = client.attach_socket(name, params=params)
         started = threading.Event()
@@ -339,19 +357,40 @@ def _resize(engine: Engine, name: str) -> None:
         engine.containers.resize(name, size.lines, size.columns)
 
 
-def _put_files(engine: Engine, name: str, settings: ContainerSettings) -> None:
+def _put_files(engine: Engine, name: str, image: str, settings: ContainerSettings, accounts: JsonCache) -> None:
     """Write the user's account and folders, and the addresses of services."""
     user, texts = settings.user, dict[str, bytes]()
     folders: tuple[str, ...] = ()
     if user.uid != 0:
         # root has an account and a home, and makes other folders itself: an engine takes 0.05 s for each of these.
-        passwd, group = (_read(engine, name, path) for path in ("/etc/passwd", "/etc/group"))
+        passwd, group = image_accounts(engine, name, image, settings, accounts)
         texts, folders = account_files(passwd, group, user, settings.home), settings.made
     if (settings.listening or settings.address) and (document := _read(engine, name, f"/{_SERVICES}")):
         texts[_SERVICES] = moved_services(document, settings.listening, settings.address)
     texts = {path: text for path, text in texts.items() if not settings.is_mounted(path)}
     if texts or folders:
         engine.containers.put_archive(name, "/", packed_tar(folders, texts, (user.uid, user.gid)))
+
+
+def image_accounts(
+    engine: Engine, name: str, image: str, settings: ContainerSettings, accounts: JsonCache
+) -> tuple[bytes, bytes]:
+    """/etc/passwd and /etc/group of a new container, which are its image's unless a mount hides them."""
+    key, platform = "", engine.facts.platform
+    # An ID may be that of an index, which has an image for each platform.
+    if platform and (by_id := _IMAGE_ID.fullmatch(image)) and not any(map(settings.is_mounted, _ACCOUNTS)):
+        key = f"{by_id[1]}-{platform.value}"
+
+    def read(found: Any) -> tuple[bytes, bytes]:
+        return bytes.fromhex(found["passwd"]), bytes.fromhex(found["group"])
+
+    if key and (known := accounts.read_as(key, read)):
+        return known
+    passwd, group = (_read(engine, name, path) for path in _ACCOUNTS)
+    if key:
+        with contextlib.suppress(EnvspecError):
+            accounts.write(key, {"passwd": passwd.hex(), "group": group.hex()})
+    return passwd, group
 
 
 def _read(engine: Engine, name: str, path: str) -> bytes:

@@ -39,6 +39,8 @@ COMPILED: Final = "compiled"
 CONDA_PACKAGES: Final = "conda-packages"
 #: What was read of base images' layers.
 BASE_CONTENTS: Final = "base-contents"
+#: The accounts of images, for users of containers.
+IMAGE_ACCOUNTS: Final = "image-accounts"
 
 
 class CacheError(EnvspecError):

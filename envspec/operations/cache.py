@@ -17,7 +17,14 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Final
 
-from envspec.io.cache import BASE_CONTENTS, COMPILED, CONDA_PACKAGES, CacheInUse, only_user_of
+from envspec.io.cache import (
+    BASE_CONTENTS,
+    COMPILED,
+    CONDA_PACKAGES,
+    IMAGE_ACCOUNTS,
+    CacheInUse,
+    only_user_of,
+)
 from envspec.io.files import remove_tree
 
 #: Kind -> what it is; in the order of reports.
@@ -41,6 +48,7 @@ _FOLDERS: Final = {
     "blobs": "images",
     "wheel-content": "images",
     BASE_CONTENTS: "images",
+    IMAGE_ACCOUNTS: "images",
     "image-known": "images",
     "image-layers": "images",
     "image-owned": "images",

@@ -41,6 +41,7 @@ from envspec.engine.run import Streams, run
 from envspec.errors import UnfitMachine, UsageError
 from envspec.escaping import blanked
 from envspec.image.options import ImageStage
+from envspec.io.cache import IMAGE_ACCOUNTS, JsonCache
 from envspec.io.files import read_untrusted
 from envspec.io.process import Finished, ParentLink, StopBy, run_streaming
 from envspec.io.tasks import run_interruptible
@@ -235,7 +236,7 @@ class _Suite:
         stderr = _OutputLines(errors.append)
         streams = Streams(None, _OutputLines(read_line), stderr)
         try:
-            status = run(engine, image, settings, streams, warn)
+            status = run(engine, image, settings, streams, warn, JsonCache(self.context.cache / IMAGE_ACCOUNTS))
         except (_Unkillable, EngineError):
             # The engine can't remove a container before its last process ends.
             if not left:

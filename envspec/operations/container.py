@@ -28,7 +28,7 @@ from envspec.engine.container import (
 from envspec.engine.errors import EngineError
 from envspec.engine.run import Streams, run
 from envspec.errors import UnfitMachine, UsageError
-from envspec.io.cache import COMPILED, FolderInUse
+from envspec.io.cache import COMPILED, IMAGE_ACCOUNTS, FolderInUse, JsonCache
 from envspec.models import Lock, Platform
 from envspec.operations.image_cache import ImageRequest, default_tag, image_options
 from envspec.structs import replace
@@ -94,7 +94,7 @@ def run_container(
             if context.in_use is not None:
                 # A container may run for days, and uses nothing else of the cache.
                 context.in_use.end()
-            return run(engine, image, settings, streams, report)
+            return run(engine, image, settings, streams, report, JsonCache(context.cache / IMAGE_ACCOUNTS))
 
 
 def _shared_folders(request: ContainerRequest, engine: Engine, context: Context) -> HostFolders:

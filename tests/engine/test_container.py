@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from envspec.engine.client import EngineInfo
+from envspec.engine.client import Engine, EngineInfo, packed_tar
 from envspec.engine.container import (
     LABEL,
     ContainerOptions,
@@ -25,12 +26,14 @@ from envspec.engine.container import (
     moved_services,
     rdma_devices,
 )
-from envspec.engine.run import account_files
+from envspec.engine.errors import AddressSource, EngineAddress
+from envspec.engine.run import account_files, image_accounts
 from envspec.errors import UsageError
 from envspec.image.diff import common_prefix
 from envspec.image.engine import is_same
 from envspec.image.layers.types import InMemory
 from envspec.image.services import ServicesSource
+from envspec.io.cache import JsonCache
 from envspec.models import ImageSettings, Lock, Platform, Service
 from envspec.structs import replace
 from tests.support.builders.locks import conda, conda_resolution, package, resolution
@@ -291,6 +294,35 @@ def test_the_user_is_in_the_account_files() -> None:
     assert files["etc/passwd"] == b"jane:x:1001:1002:jane:/home/jane:/bin/sh\n" + passwd
     assert files["etc/group"] == group + b"jane:x:1002:\n"
     assert "etc/group" not in account_files(passwd, group, User("jane", 1001, 1000), "/home/jane")
+
+
+def test_an_images_accounts_are_read_once(tmp_path: Path) -> None:
+    read: list[str] = []
+
+    def get_archive(container: str, path: str) -> tuple[list[bytes], None]:
+        read.append(path)
+        return [packed_tar((), {"file": f"{path} \xff".encode("latin-1")})], None
+
+    def reads(image: str, *mounts: Mount, info: EngineInfo = ENGINE) -> int:
+        read.clear()
+        client = cast("Any", SimpleNamespace(get_archive=get_archive))
+        engine = Engine(client, lambda: client, EngineAddress("unix:///x", AddressSource.DEFAULT), info)
+        settings = settings_of(lock_of(), replace(RUN, mounts=mounts))
+        found = image_accounts(engine, "it", image, settings, JsonCache(tmp_path))
+        assert found == (b"/etc/passwd \xff", b"/etc/group \xff")
+        return len(read)
+
+    image = f"sha256:{'1' * 64}"
+    assert [reads(image), reads(image)] == [2, 0]
+    # Of another image or platform, hidden by a mount, or by a name that another image may get.
+    assert reads(f"sha256:{'2' * 64}") == 2
+    assert reads(image, info=replace(ENGINE, platform=Platform.LINUX_AARCH64)) == 2
+    for target in ("/etc", "/etc/passwd", "/etc/../etc/group"):
+        assert reads(image, Mount("/here", target)) == 2
+    assert [reads("tiny:latest"), reads("tiny:latest")] == [2, 2]
+    for path in tmp_path.iterdir():
+        path.write_text('{"passwd": 1}')
+    assert reads(image) == 2
 
 
 def test_how_many_layers_two_images_share() -> None:

@@ -10,6 +10,8 @@ import json
 import os
 import sys
 from datetime import datetime, timezone
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from envspec.cli import terminal
@@ -28,6 +30,7 @@ from envspec.engine.container import (
 )
 from envspec.engine.run import Streams, run
 from envspec.errors import EnvspecError
+from envspec.io.cache import JsonCache
 from envspec.lockfile.header import FORMAT
 from envspec.models import Driver, ImageSettings, Lock, Service
 
@@ -67,7 +70,8 @@ def main(asked: dict[str, Any]) -> int:
     with open_engine(os.environ) as engine:
         settings = container_settings(lock, user, engine.facts, HostFolders(work=asked.get("work")), options)
         streams = Streams(sys.stdin.buffer, sys.stdout.buffer, sys.stderr.buffer)
-        return run(engine, asked["image"], settings, streams, terminal.report)
+        with TemporaryDirectory() as cache:
+            return run(engine, asked["image"], settings, streams, terminal.report, JsonCache(Path(cache)))
 
 
 if __name__ == "__main__":
