@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -139,6 +142,22 @@ def test_what_docker_is_configured_to_is_left_to_the_sdk(
         assert engine.client.ping() is not None
     with engine_at(tmp_path / "engine.sock", "Engine"), open_engine({**environ, "DOCKER_CONTEXT": "x"}) as engine:
         assert engine.containers is engine.client
+
+
+def test_the_sdk_is_not_imported(tmp_path: Path) -> None:
+    program = """
+import os, sys
+from envspec.engine import run
+from envspec.engine.client import inspect_image, open_engine
+with open_engine(os.environ) as engine:
+    with engine.errors_while("looking"):
+        inspect_image(engine, "x")
+print([name for name in ("docker", "requests", "urllib3") if name in sys.modules])
+"""
+    environ = os.environ | {"DOCKER_HOST": f"unix://{tmp_path}/engine.sock", "HOME": str(tmp_path)}
+    with engine_at(tmp_path / "engine.sock", "Engine"):
+        done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False)
+    assert done.stdout == "[]\n", done.stderr
 
 
 def test_a_context_that_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
