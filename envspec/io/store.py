@@ -101,6 +101,7 @@ class Store:
         self._opened: sqlite3.Connection | None = None
         #: What is read again soon: metadata, and RECORDs.
         self._kept: dict[tuple[str, str], tuple[Any, bytes]] = {}
+        self._files: dict[str, dict[str, str]] = {}
         self._writer: _StoreWriter | None = None
 
     def page(self, index_key: str, name: str) -> StoredPage | None:
@@ -148,10 +149,11 @@ class Store:
     def wheel_files(self, wheel: str) -> dict[str, str]:
         """The files in a wheel (`envspec.verifier.owned`); empty if they are not cached."""
         found = self._read_once("record", wheel)
-        with suppress(BadRecord, zlib.error):
-            if found:
-                return contents_of(zlib.decompress(found[1]), found[0][1])
-        return {}
+        if found and wheel not in self._files:
+            self._files[wheel] = {}
+            with suppress(BadRecord, zlib.error):
+                self._files[wheel] = contents_of(zlib.decompress(found[1]), found[0][1])
+        return self._files.get(wheel, {})
 
     def _read_once(self, kind: str, key: str) -> tuple[Any, bytes] | None:
         found = self._kept.get((kind, key)) or self._get(kind, key)

@@ -24,6 +24,7 @@ from envspec.models import Resolution
 from envspec.names import normalised
 from envspec.resolve import cache
 from envspec.resolve.pypi.index.client import IndexClient, missing_digests
+from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.pages import Pages
 from envspec.resolve.pypi.index.server import serve, simple_url
 from envspec.resolve.pypi.index.view import View
@@ -141,10 +142,13 @@ async def _read_ahead(
     """Read what the cache has of expected releases while the resolvers run, or wait for the network."""
     packages = {part.target.platform: part.packages for part in expected}
     for each in requests:
+        view, files = views[each.view_key], dict[str, ListedFile]()
         for package in packages.get(each.request.target.platform, ()):
-            views[each.view_key].read_ahead(package.name, package.version)
+            if (file := view.read_ahead(package.name, package.version)) is not None:
+                files[package.name] = file
             # Requests go first.
             await asyncio.sleep(0)
+        view.overlaps(files)
 
 
 def _newer_versions(versions: Iterable[str], pinned: str | None) -> set[Version]:

@@ -208,19 +208,24 @@ class View:
         self._selections[name] = found
         return found
 
-    def read_ahead(self, name: str, version: str) -> None:
-        """Read what the cache has of a release that a resolver will probably choose. This is no observation."""
+    def read_ahead(self, name: str, version: str) -> ListedFile | None:
+        """Read what the cache has of a release that a resolver will probably choose: its file, None if it is not known.
+
+        This is no observation.
+        """
         selection = self._stored_selection(name)
         if selection is None or self._from_no_index(name) is not None:
-            return
+            return None
         files = selection.releases.get(Version(version))
-        if files:
-            sha256 = min(files, key=self.preference).sha256 or ""
-            store = self._client.store
-            store.contents(sha256)
-            if (metadata := store.metadata(sha256)) is not None:
-                # What is parsed once is known.
-                list(applicable(declared(metadata.body), self.rules.environment, frozenset()))
+        if not files:
+            return None
+        file = min(files, key=self.preference)
+        sha256 = file.sha256 or ""
+        self._client.store.contents(sha256)
+        if (metadata := self._client.store.metadata(sha256)) is not None:
+            # What is parsed once is known.
+            list(applicable(declared(metadata.body), self.rules.environment, frozenset()))
+        return file
 
     @property
     def mirror(self) -> str:
