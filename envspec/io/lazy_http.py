@@ -61,7 +61,7 @@ class LazyHttp:
         return await http.download(url, file, max_bytes, within=within)
 
     async def _opened_after(self, fault: NotPlain) -> Http:
-        """For the same request again, once the server wants it; what is too long to wait for is told by `Http`."""
+        """For the same request again, once the server wants it; what is too long to wait for is reported by `Http`."""
         if fault.wait_s <= self._timeouts.retry_after_s:
             await asyncio.sleep(fault.wait_s)
         return await self._opened()
