@@ -43,6 +43,7 @@ from envspec.registry.pull import fetch_blob
 from envspec.registry.push import push_blob
 from envspec.registry.reference import BadReference, endpoint_of, parse
 from envspec.registry.types import Manifest
+from envspec.structs import replace
 from tests.support import preloaded
 from tests.support.builders import locks
 from tests.support.builders.environments import RUNNING
@@ -894,7 +895,7 @@ def test_a_registry_elsewhere_leads_nobody_to_services_of_this_machine(tmp_path:
     "url", ["http://127.0.0.1:80/x", "http://other.corp/x", "http://169.254.169.254/x", "ftp://registry.corp/x"]
 )
 def test_what_a_registry_may_name(base: str, url: str) -> None:
-    place = dataclasses.replace(endpoint_of(parse("a.b/c")), base=base)
+    place = replace(endpoint_of(parse("a.b/c")), base=base)
     assert place.why_not_to(url)
     assert place.why_not_to("https://tokens.corp/x") is None
     assert (place.why_not_to("http://registry.corp:5001/x") is None) is base.startswith("http:")
