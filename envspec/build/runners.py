@@ -23,11 +23,12 @@ import shlex
 import stat
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import dataclass, field
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import IO, Final
+
+from msgspec import Struct, field
 
 from envspec.build.environment import (
     STEP,
@@ -83,8 +84,7 @@ from envspec.resolve.pypi.index.view import Bodies, View
 from envspec.spec.targets import wheel_tags
 
 
-@dataclass(frozen=True, slots=True)
-class ServedIndex:
+class ServedIndex(Struct, frozen=True):
     """url: of the index's pages. proxy: leads to it on this machine. view: has its errors. listen: serves it at a
     sandbox's listener, behind `PROXY`.
     """
@@ -207,8 +207,7 @@ async def build_locally(
     return only_wheel(out, request)
 
 
-@dataclass(frozen=True, slots=True)
-class _Own:
+class _Own(Struct, frozen=True):
     """What one build has of its own: wheels of the lock by name, requirements, variables, and its progress."""
 
     wheels: Mapping[str, Path] = field(default_factory=dict)

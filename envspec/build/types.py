@@ -12,6 +12,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
+
 from envspec.credentials import without_credentials
 from envspec.errors import EnvspecError, NoSolution
 from envspec.models import BuildSettings, BuiltWheel, NamedIndex, Platform, Python, Target
@@ -58,8 +60,7 @@ class BuildEnvironment:
         return [_BESIDE_FORM, own.requires, own.env, own.gpu_code, self.packages, self.cuda, self.compiler]
 
 
-@dataclass(frozen=True, slots=True)
-class BuildSource:
+class BuildSource(Struct, frozen=True):
     """What a wheel is built of.
 
     identity: SHA-256 of the sdist, or another identity of its contents.
@@ -119,8 +120,7 @@ class BuildRequest:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class BuildContainer:
+class BuildContainer(Struct, frozen=True):
     """A container to build in.
 
     base: its image, `host/repository@sha256:...`.
@@ -131,8 +131,7 @@ class BuildContainer:
     python: Path
 
 
-@dataclass(frozen=True, slots=True)
-class BuildTools:
+class BuildTools(Struct, frozen=True):
     """What builds find on this machine.
 
     local: its platform, None if envspec locks nothing for it. interpreter: a Python of the series on this machine, None
@@ -144,8 +143,7 @@ class BuildTools:
     room: Callable[[Target, Compilers], Awaitable[BuildContainer]] | None
 
 
-@dataclass(frozen=True, slots=True)
-class CachedWheel:
+class CachedWheel(Struct, frozen=True):
     wheel: BuiltWheel
     path: Path
 

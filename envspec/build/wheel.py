@@ -15,7 +15,7 @@ from datetime import datetime, time, timezone
 from pathlib import Path
 from typing import Final
 
-from msgspec import to_builtins
+from msgspec import convert
 
 from envspec.build.reproducible import (
     build_requirements,
@@ -278,11 +278,11 @@ def _clear(folder: Path) -> None:
 def _cached(key: str, cache: Path) -> CachedWheel | None:
     """The wheel that the request gave before, if it is still in the cache, unchanged."""
     try:
-        wheel = BuiltWheel(**JsonCache(cache / "built").read(key))
+        wheel = convert(JsonCache(cache / "built").read(key), BuiltWheel)
         path = archive_path(cache, key, wheel.sha256, wheel.filename)
         with path.open("rb") as file:
             return CachedWheel(wheel, path) if sha256_of(file)[0] == wheel.sha256 else None
-    except (OSError, ValueError, TypeError, UnsafeName):
+    except (OSError, ValueError, UnsafeName):
         return None
 
 
@@ -301,7 +301,7 @@ def _store(request: BuildRequest, key: str, built: Path, cache: Path) -> CachedW
             path.parent.mkdir(exist_ok=True)
             normal.replace(path)
     wheel = BuiltWheel(built.name, sha256, size)
-    JsonCache(cache / "built").write(key, to_builtins(wheel))
+    JsonCache(cache / "built").write(key, wheel)
     return CachedWheel(wheel, path)
 
 

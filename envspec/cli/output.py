@@ -13,6 +13,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
+from msgspec import Struct
 
 from envspec.cli import terminal
 from envspec.credentials import shown
@@ -63,8 +64,7 @@ class OutputSettings:
 SETTINGS: Final = OutputSettings()
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """What a command returns.
 
     render: format -> the whole text.

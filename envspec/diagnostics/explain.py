@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias
+
+from msgspec import Struct
 
 from envspec.base_image.cuda import SharedLibrary
 from envspec.errors import UsageError
@@ -53,8 +54,7 @@ from envspec.reasons import Why
 from envspec.structs import replace
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """One step of a chain: `name` at `version` has `requirement`. version: None for the spec.
 
     channel: where conda took the package from; None for a wheel and for the spec.
@@ -167,8 +167,7 @@ class LockedPackages:
 _LARGEST: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Download:
+class Download(Struct, frozen=True):
     """Downloads of one platform. size_bytes: of the files with a known size. unsized: names of the others.
 
     largest: (name, bytes) of the biggest files, biggest first.
@@ -199,8 +198,7 @@ CachedGpuCode: TypeAlias = Callable[[str], GpuCodeFound | None]
 READ: Final = "read from the wheel during an image build on this machine"
 
 
-@dataclass(frozen=True, slots=True)
-class ImageExplanation:
+class ImageExplanation(Struct, frozen=True):
     """The image of a lock. does_not_run: what its settings rule out. without: why there is none."""
 
     settings: ImageSettings
@@ -251,8 +249,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _NOTHING: Final[Mapping[Platform, Sequence[SharedLibrary]]] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class PlatformExplanation:
+class PlatformExplanation(Struct, frozen=True):
     """One platform of a lock. glibc, macos: the newest and the oldest that its wheels may need.
 
     download: wheels. shared: CUDA libraries in both the base image and the packages. conda: packages from channels;
@@ -271,8 +268,7 @@ class PlatformExplanation:
     installed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class GpuDriver:
+class GpuDriver(Struct, frozen=True):
     """A GPU of the spec that needs a newer driver than the lock. minimum: its first driver, of toolkit `cuda`."""
 
     gpu: str
@@ -281,8 +277,7 @@ class GpuDriver:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Struct, frozen=True):
     """All decisions of a lock. gpu_code_read: from wheels, see `code_read`. image: None without a linux platform."""
 
     name: str
@@ -304,8 +299,7 @@ class Explanation:
     cpu_builds: tuple[CpuBuild, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PackageFile:
+class PackageFile(Struct, frozen=True):
     """The file of a package on one platform. unbuilt, wrong_record: as the lock has it."""
 
     platform: Platform
@@ -315,8 +309,7 @@ class PackageFile:
     wrong_record: tuple[WrongRow, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(Struct, frozen=True):
     """A wheel's package on the platforms with equal values.
 
     chains: from the spec down to each package that requires it, the shortest ones. as_of: up to when releases were
@@ -336,8 +329,7 @@ class Variant:
     is_newest: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CondaFile:
+class CondaFile(Struct, frozen=True):
     """The archive of a conda package on one platform. built: None if its channel does not show it."""
 
     platform: Platform
@@ -352,8 +344,7 @@ class CondaFile:
     built: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class CondaVariant:
+class CondaVariant(Struct, frozen=True):
     """A conda package on the platforms with equal values. provides: the Python packages in it.
 
     as_of, is_newest: as of `Variant`; records without a build time count as older.
@@ -372,8 +363,7 @@ class CondaVariant:
     is_newest: bool
 
 
-@dataclass(frozen=True, slots=True)
-class InstalledVariant:
+class InstalledVariant(Struct, frozen=True):
     """A package of what the lock is installed on top of. place: the base image, or the file that lists it."""
 
     platform: Platform
@@ -384,8 +374,7 @@ class InstalledVariant:
     record_sha256: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class PackageExplanation:
+class PackageExplanation(Struct, frozen=True):
     """The packages of a name. variants: wheels. conda: conda packages of that name, or with a Python package of that
     name in them. absent: platforms of the lock without the package. installed: those that were there before.
     """

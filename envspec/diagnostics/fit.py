@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from envspec.base_image.cpu_builds import cpu_build_text, cuda_instead
 from envspec.base_image.cuda import PackageSource, pins_of, read_pins
@@ -42,8 +43,7 @@ class FitVerdict(Enum):
     DOES_NOT_FIT = "does not fit"
 
 
-@dataclass(frozen=True, slots=True)
-class FitFinding:
+class FitFinding(Struct, frozen=True):
     """what: `platform`, `driver` or `gpu`. change: what would make it fit."""
 
     what: str
@@ -52,8 +52,7 @@ class FitFinding:
     change: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FitReport:
+class FitReport(Struct, frozen=True):
     """change: the smallest one that makes the machine fit, if one is known; empty if it fits."""
 
     lock: str
@@ -71,8 +70,7 @@ class FitReport:
         return FitVerdict.FITS
 
 
-@dataclass(frozen=True, slots=True)
-class _TorchBuild:
+class _TorchBuild(Struct, frozen=True):
     """The locked build of torch.
 
     channel: of conda; empty for a wheel.
@@ -97,8 +95,7 @@ class _TorchBuild:
         return numeric(self.public_version)[: len(release)] == release
 
 
-@dataclass(frozen=True, slots=True)
-class _CodeRead:
+class _CodeRead(Struct, frozen=True):
     """GPU code that was read from a package's wheel."""
 
     package: Package

@@ -6,9 +6,10 @@ import platform
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from envspec.conformance.nvml import DRIVER_FILE, module_version
 from envspec.errors import UnfitMachine
@@ -26,8 +27,7 @@ _PLATFORMS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class MachineGpu:
+class MachineGpu(Struct, frozen=True):
     """capability: None if neither NVML nor the facts have it."""
 
     name: str
@@ -35,8 +35,7 @@ class MachineGpu:
     memory_mib: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NvmlReading:
+class NvmlReading(Struct, frozen=True):
     """driver: None if NVML does not work; problem is the reason then."""
 
     driver: str | None
@@ -44,8 +43,7 @@ class NvmlReading:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """driver: version of the Linux driver, None without one. problem: why GPUs could not be read.
 
     is_described: whether what is missing is unknown, and not known to be missing.

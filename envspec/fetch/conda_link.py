@@ -16,11 +16,10 @@ import posixpath
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 
 from envspec.errors import EnvspecError, UsageError
 from envspec.io.archives import max_unpacked_bytes, parents_of, path_problem
@@ -55,8 +54,7 @@ class PrefixTooLong(UsageError):
     code = "prefix-too-long"
 
 
-@dataclass(frozen=True, slots=True)
-class LinkTarget:
+class LinkTarget(Struct, frozen=True):
     """A folder to link packages into.
 
     prefix: the path that the packages' files contain. cache: rattler's folder of unpacked packages; files are hard

@@ -16,11 +16,12 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Final
 from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
 
 from envspec.context import Context
 from envspec.credentials import filled, without_credentials
@@ -140,8 +141,7 @@ class GitError(NetworkError):
     code = "git"
 
 
-@dataclass(frozen=True, slots=True)
-class _Git:
+class _Git(Struct, frozen=True):
     """Runs git for one address. of: its package, for messages."""
 
     address: GitAddress

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
 
 from envspec.credentials import shown
 from envspec.errors import NetworkError, WrongHash
@@ -76,8 +77,7 @@ def rattler_error(url: str, error: BaseException) -> RequestError:
     return IncompleteResponse(url, "the response ended early", hint=_AGAIN)
 
 
-@dataclass(frozen=True, slots=True)
-class Archive:
+class Archive(Struct, frozen=True):
     """A locked file. of: its package, for messages: `numpy 2.2.6`.
 
     Raises:

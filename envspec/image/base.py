@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from envspec.context import Connectivity
 from envspec.errors import OfflineMiss, UsageError
@@ -81,8 +82,7 @@ def _layers(manifest: Manifest, config: Mapping[str, Any], where: str) -> tuple[
 _DOCUMENT: Final = "application/octet-stream"
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestCache:
+class ManifestCache(Struct, frozen=True):
     """Checked manifests and configs by digest, from the cache or a registry.
 
     opened: returns the client. asking: called before a request to a registry.

@@ -14,9 +14,10 @@ import posixpath
 import re
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from email.parser import HeaderParser
 from typing import Final
+
+from msgspec import Struct
 
 from envspec.errors import UsageError
 from envspec.image.config import DEFAULT_PATH, BadBase, Base
@@ -124,7 +125,7 @@ async def read_base(
 
     async def one(blob: Descriptor) -> LayerContents:
         key = hashlib.sha256(json.dumps([_FORM, blob.digest, constraints]).encode()).hexdigest()
-        if (cached := cache.read_as(key, LayerContents.of)) is not None:
+        if (cached := cache.read_as(key, LayerContents)) is not None:
             return cached
         async with turn:
             open_blob = await opened(blob)
@@ -134,7 +135,7 @@ async def read_base(
                 raise BadBase(
                     f"{base.name}: its layer {blob.digest} can't be read: {error}", hint="select another base image"
                 ) from error
-        cache.write(key, found.as_json())
+        cache.write(key, found)
         return found
 
     layers = await gather_or_cancel([one(layer.blob) for layer in base.layers], jobs)
@@ -185,8 +186,7 @@ async def _read(
         await stream.aclose()
 
 
-@dataclass(frozen=True, slots=True)
-class _Python:
+class _Python(Struct, frozen=True):
     """program: `usr/bin/python3.12`, links resolved. venv: the virtual environment whose Python it is, or empty."""
 
     program: str

@@ -8,9 +8,10 @@ import secrets
 import shutil
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from envspec.context import Context, Step
 from envspec.errors import UsageError
@@ -33,8 +34,7 @@ from envspec.models import CondaPackage, Platform, Python, Resolution
 _STAGING: Final = "conda-staging"
 
 
-@dataclass(frozen=True, slots=True)
-class BaseLayers:
+class BaseLayers(Struct, frozen=True):
     """The layers below the wheels: Python and conda's packages. fetch: fetches what the sources need."""
 
     sources: tuple[OwningSource, ...]

@@ -11,9 +11,10 @@ import itertools
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from envspec.context import Context, Step
 from envspec.credentials import without_credentials
@@ -54,8 +55,7 @@ MAX_LAYERS: Final = 120
 _MIN_LAYERS: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
+class _Plan(Struct, frozen=True):
     """The layers above the base, in order. code: how many of the last ones are of the project, and not of the lock."""
 
     system: SystemLayer | None
@@ -66,8 +66,7 @@ class _Plan:
     code: int
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltImage:
+class BuiltImage(Struct, frozen=True):
     """locked_id: the ID of the image without the project's code: it follows from the lock alone. system: the layer for
     the lock's record. system_files: what it consists of. wheels: what their libraries contain and need, by the wheel's
     SHA-256; only of wheels with libraries.

@@ -10,10 +10,11 @@ import os
 import posixpath
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from envspec.errors import UsageError
 from envspec.image.layers.types import Entry, EntryKind, InMemory
@@ -36,8 +37,7 @@ _SECRET_FOLDERS: Final = frozenset({".aws", ".ssh", ".gnupg"})
 _SECRET_PATHS: Final = ("/.docker/config.json", "/.kube/config")
 
 
-@dataclass(frozen=True, slots=True)
-class CodeSource:
+class CodeSource(Struct, frozen=True):
     """The last layer: the project's code. files: below the image's root, in order, with their folders."""
 
     title: str

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Final
 
+from msgspec import Struct
+
 from envspec.errors import NetworkError
 from envspec.escaping import excerpt
 from envspec.image.layers.types import PREFIX, Image, Layer
@@ -63,8 +65,7 @@ class Base:
         return dict(variable.partition("=")[::2] for variable in run.get("Env") or ())
 
 
-@dataclass(frozen=True, slots=True)
-class RunConfig:
+class RunConfig(Struct, frozen=True):
     """How a container starts, where it differs from the base.
 
     entrypoint, user: None for the base's. ports: `8888/tcp`. healthcheck: Docker's object, times in ns. env:

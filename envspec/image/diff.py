@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from envspec.image.layers.types import Layer
 from envspec.registry.types import Descriptor
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedImage:
+class ComparedImage(Struct, frozen=True):
     """name: as the user wrote it. id: digest of its config, of `config_bytes` bytes."""
 
     name: str
@@ -20,8 +20,7 @@ class ComparedImage:
     layers: tuple[Layer, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ImageDiff:
+class ImageDiff(Struct, frozen=True):
     """kept: layers of both. moved: only of the second. removed: only of the first.
 
     chained: what an engine transfers that identifies a layer by all layers below it, as Docker's own store does: all

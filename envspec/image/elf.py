@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 MAGIC: Final = b"\x7fELF\x02\x01"
 _HEADER: Final = struct.Struct("<32xQ14xHH4x")
@@ -41,8 +42,7 @@ class NotKept(LookupError):
         self.end = end
 
 
-@dataclass(frozen=True, slots=True)
-class Dynamic:
+class Dynamic(Struct, frozen=True):
     """soname: empty if it has none. runpath: DT_RUNPATH or DT_RPATH, its folders in order."""
 
     needed: tuple[str, ...] = ()
@@ -50,8 +50,7 @@ class Dynamic:
     runpath: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _ElfTables:
+class _ElfTables(Struct, frozen=True):
     """dynamic: (start, end) of the dynamic section. loads: (address, offset, size in bytes) of the loaded segments."""
 
     dynamic: tuple[int, int]

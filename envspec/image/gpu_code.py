@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from envspec.errors import NoSolution
 from envspec.facts import Facts
@@ -45,8 +46,7 @@ _NEAR_BYTES: Final = 64 << 10
 _FATBIN: Final = b".nv_fatbin"
 
 
-@dataclass(slots=True)
-class _Container:
+class _Container(Struct):
     """start, end: offsets in the library, in bytes."""
 
     start: int

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from envspec.image.elf import DynamicScan, NotKept, Read, dynamic_of
 from envspec.image.gpu_code import FatbinScan, union
@@ -30,8 +31,7 @@ _OF_DRIVER: Final = re.compile(r"lib(cuda|nvidia-.+|nvcuvid|nvoptix)\.so\.1")
 _OTHERS: Final = re.compile(r"lib(cu[a-z]+|nv[a-zA-Z]+|nccl)\.so[.\d]*|ld-linux.*\.so\.\d|libpython3.*")
 
 
-@dataclass(frozen=True, slots=True)
-class MissingLibraries:
+class MissingLibraries(Struct, frozen=True):
     """What the modules of one package need. modules: names of files. apt: packages with them, as far as rows say so."""
 
     package: Package

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+
+from msgspec import Struct
 
 from envspec.context import Stages
 from envspec.image.layers.types import Compression
@@ -33,8 +34,7 @@ class Bytecode(Enum):
     NONE = "none"
 
 
-@dataclass(frozen=True, slots=True)
-class ImageOptions:
+class ImageOptions(Struct, frozen=True):
     """What image to build.
 
     identity: of the lock, `lockfile.document.identity`. python: an interpreter that the user names for compiling.

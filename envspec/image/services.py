@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import PurePosixPath
 from typing import Final
+
+from msgspec import Struct
 
 from envspec.errors import UsageError
 from envspec.image.config import RunConfig
@@ -78,8 +79,7 @@ def services_config(settings: ImageSettings) -> RunConfig:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ServicesSource:
+class ServicesSource(Struct, frozen=True):
     """The last layer: the working folder; with services also init, their settings and their user's folders.
 
     path: PATH of the image's containers, for login shells; empty if it is not known yet. pip: whether the environment

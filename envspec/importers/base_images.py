@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from msgspec import Struct, field
 from packaging.requirements import InvalidRequirement, Requirement
 
 from envspec.facts import Facts, load_facts
@@ -174,8 +174,7 @@ def _take(
     imported.add(source, line, outcome, "; ".join(filter(None, [*tag.parts, row.note])))
 
 
-@dataclass(slots=True)
-class _Tag:
+class _Tag(Struct):
     """Adds what parts of a tag mean to the draft.
 
     parts: what became of them, for the ledger.

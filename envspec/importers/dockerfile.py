@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
 
 from envspec.errors import UsageError
 from envspec.importers.base_images import leave_replaced
@@ -23,8 +24,7 @@ from envspec.importers.shell_syntax import expand_text
 from envspec.importers.types import Import, Outcome, Source
 
 
-@dataclass(slots=True, eq=False)
-class _Stage:
+class _Stage(Struct, eq=False):
     """A stage of a Dockerfile.
 
     name: empty if it has none.

@@ -8,10 +8,11 @@ import re
 import shlex
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping, Sequence, Set
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from envspec.importers.base_images import read_base_image
 from envspec.importers.dockerfile_syntax import Instruction
@@ -82,8 +83,7 @@ def flags_of(each: Instruction) -> tuple[dict[str, str], list[str]]:
     return given, rest.json_words or rest.words
 
 
-@dataclass(slots=True)
-class StageReader:
+class StageReader(Struct):
     """Reads the instructions of one stage.
 
     contexts: folders of files that are copied.

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from envspec.documents import table_of
 from envspec.escaping import cut
@@ -69,8 +70,7 @@ _LONGEST: Final = 200
 _UNKNOWN: Final = (Outcome.NOT_UNDERSTOOD, "no key of pixi's manifests that is known")
 
 
-@dataclass(frozen=True, slots=True)
-class _Manifest:
+class _Manifest(Struct, frozen=True):
     """The tables of pixi, where they are.
 
     prefix: `("tool", "pixi")` in pyproject.toml.

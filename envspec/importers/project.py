@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from msgspec import Struct, field
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from envspec.credentials import shown
@@ -49,8 +49,7 @@ class _RequirementParts(NamedTuple):
         return normalised(self.written)
 
 
-@dataclass(slots=True)
-class Project:
+class Project(Struct):
     """A pyproject.toml.
 
     extras, groups: those that are taken, normalised.

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
+from msgspec import Struct
 from packaging.markers import InvalidMarker, Marker
 from packaging.pylock import Package as Entry
 from packaging.pylock import Pylock, PylockValidationError
@@ -58,8 +58,7 @@ Release: TypeAlias = tuple[str, str]
 PYTHONS: Final = tuple(f"{series}.0" for series in PYTHON_SERIES)
 
 
-@dataclass(frozen=True, slots=True)
-class LockedPackage:
+class LockedPackage(Struct, frozen=True):
     """A package of a lock, or a pin of a compiled requirements file.
 
     name: normalised.

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import Struct
 from packaging.version import Version
 
 from envspec.errors import EnvspecError
@@ -17,8 +18,7 @@ from envspec.verifier.scan import same_version
 from envspec.verifier.types import VerifyResult
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(Struct, frozen=True):
     """A package whose version differs from that of the sources. now: empty if it is not in the lock."""
 
     name: str
@@ -27,8 +27,7 @@ class Moved:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Proof:
+class Proof(Struct, frozen=True):
     """The environment of a source, compared file by file with the new lock."""
 
     prefix: Path

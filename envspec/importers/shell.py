@@ -11,9 +11,10 @@ import posixpath
 import re
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from envspec.importers.shell_programs import INSTALLERS, OTHERS, read_apt
 from envspec.importers.shell_python import read_project
@@ -307,8 +308,7 @@ def _head(words: Sequence[str]) -> str:
     return " ".join(joined)[:1000]
 
 
-@dataclass(slots=True)
-class CommandsDocument:
+class CommandsDocument(Struct):
     """A YAML document with commands among its values. shell: runs them, in the folder that they expect.
 
     A document of a tool has its own `read` for keys.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Collection, Iterable, MutableMapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
 
 from envspec.importers.types import Clue, Import, Outcome, Rank, Source
 
@@ -32,8 +33,7 @@ def is_at_or_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(f"{folder.rstrip('/')}/")
 
 
-@dataclass(frozen=True, slots=True)
-class InstallSelection:
+class InstallSelection(Struct, frozen=True):
     """The extras and groups of a project that commands install, normalised."""
 
     extras: frozenset[str] = frozenset()
@@ -79,8 +79,7 @@ class Clone(NamedTuple):
     revision: str
 
 
-@dataclass(slots=True)
-class Shell:
+class Shell(Struct):
     """The state in which commands are read.
 
     file: of the script, as messages name it.

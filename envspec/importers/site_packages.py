@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import Struct, field
 from packaging.markers import InvalidMarker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import Version
@@ -40,8 +40,7 @@ _TORCH: Final = re.compile(r"^(cuda|hip|xpu)\b[^=\n]*= *(?:None|['\"]([\w.+-]+)[
 _OF_VENVS: Final = ("_virtualenv.pth", "distutils-precedence.pth")
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(Struct, frozen=True):
     """site-packages of a prefix.
 
     prefix: the environment's folder.
@@ -62,8 +61,7 @@ class Site:
         return any(f"{inner}{end}" in self.owned for end in ("", "/METADATA", "/PKG-INFO", "/RECORD"))
 
 
-@dataclass(slots=True)
-class _Package:
+class _Package(Struct):
     """An installed package.
 
     name: normalised.

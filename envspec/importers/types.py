@@ -5,11 +5,12 @@ from __future__ import annotations
 import codecs
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
 
 from envspec.credentials import shown
 from envspec.errors import UsageError
@@ -162,8 +163,7 @@ class Locked(NamedTuple):
     is_default: bool
 
 
-@dataclass(frozen=True, slots=True)
-class LabelledPin:
+class LabelledPin(Struct, frozen=True):
     """A pin of the torch family with a label: `torch==2.8.0+cu128`. version: without it. is_url: of a wheel's URL."""
 
     name: str
@@ -176,8 +176,7 @@ class LabelledPin:
         return f"{self.name}=={self.version}+{self.label}"
 
 
-@dataclass(slots=True)
-class Draft:
+class Draft(Struct):
     """What a spec is written from. Importers add and replace; the writer of the spec decides."""
 
     name: str = ""
@@ -238,8 +237,7 @@ class Draft:
         return [text for text, _ in self.conda]
 
 
-@dataclass(frozen=True, slots=True)
-class Choices:
+class Choices(Struct, frozen=True):
     """What the user decides, before anything that the sources imply. Empty: not decided."""
 
     as_of: datetime | Age | None = None
@@ -260,8 +258,7 @@ class Unreadable(UsageError):
         super().__init__(message, hint=hint)
 
 
-@dataclass(slots=True)
-class Import:
+class Import(Struct):
     """One run of the importers: draft and ledger of all sources, and the files that were read.
 
     root: the folder from which messages name files.

@@ -7,12 +7,12 @@ in C, which PyYAML's own composer calls for each level. Scalars stay text: `3.10
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from msgspec import Struct, field
 
 from envspec.escaping import cut
 from envspec.importers.types import Import, Unreadable
@@ -24,8 +24,7 @@ MAX_VALUES: Final = 500_000
 _NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(Struct, frozen=True):
     """A scalar, a list or a mapping; the other two are empty. line: of its key, or of the item, from 1.
 
     text: of a scalar, empty for null. comment: behind a scalar, in its line, without `#`.
@@ -93,8 +92,7 @@ class _Refused(Exception):
         self.line = line
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(Struct):
     """A list or mapping that is being read. size, depth: of what it has so far, aliases included."""
 
     line: int

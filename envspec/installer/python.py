@@ -8,9 +8,10 @@ import shutil
 import tarfile
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from envspec.conformance.text import first_of
 from envspec.context import Context, Step
@@ -125,8 +126,7 @@ async def make_venv(interpreter: Interpreter, request: InstallRequest, context: 
             (folder / PATH_FILE).write_text(line, encoding="utf-8")
 
 
-@dataclass(frozen=True, slots=True)
-class PythonPath:
+class PythonPath(Struct, frozen=True):
     """Where a Python finds packages. folders: in order. nested: its own folder of packages if it is that of a virtual
     environment, else empty; is_isolated: such a one without the packages of the Python behind it.
     """

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from envspec.context import Stages
 from envspec.errors import UnfitMachine
@@ -26,8 +27,7 @@ class InstallStage(Stages):
     CHECKING = "checking files"
 
 
-@dataclass(frozen=True, slots=True)
-class InstallRequest:
+class InstallRequest(Struct, frozen=True):
     """resolution: the part of `lock` for this machine. lock_sha256: of the bytes of envspec.lock.
 
     prefix: absolute, links resolved. python: the user's interpreter for a lock without conda.
@@ -54,8 +54,7 @@ _LEVELS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class HostFacts:
+class HostFacts(Struct, frozen=True):
     """virtual: conda's virtual packages, name -> version. cpus: names of the processor's microarchitecture levels."""
 
     platform: Platform

@@ -12,9 +12,10 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from envspec.errors import EnvspecError, UsageError
 from envspec.installer.request import InstallRequest
@@ -67,8 +68,7 @@ _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _POLL_S: Final = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class StagingFolder:
+class StagingFolder(Struct, frozen=True):
     """A folder to build in. descriptor: locks it; programs that write there inherit it."""
 
     path: Path

@@ -13,12 +13,12 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, convert, to_builtins
 
 from envspec.errors import EnvspecError, UnfitMachine
 from envspec.io.file_locks import try_lock
@@ -392,16 +392,16 @@ class JsonCache(Struct, frozen=True):
             return json.loads(self._path(key).read_bytes())
         return None
 
-    def read_as(self, key: str, parse: Callable[[Any], T]) -> T | None:
-        """`parse` of the value; None if there is none, or one of another form."""
-        with suppress(LookupError, TypeError, ValueError):
-            return parse(self.read(key))
+    def read_as(self, key: str, kind: type[T]) -> T | None:
+        """The value as a `kind`; None if there is none, or one of another form."""
+        with suppress(ValueError):
+            return convert(self.read(key), kind)
         return None
 
     def write(self, key: str, value: object) -> None:
         """Store a value. Raises CacheError if the cache can't be written."""
         try:
-            write_file(self._path(key), json.dumps(value).encode())
+            write_file(self._path(key), json.dumps(to_builtins(value)).encode())
         except OSError as error:
             raise cache_error(self.folder, error) from error
 
@@ -419,7 +419,11 @@ def read_wheel_content(cache: Path, sha256: str) -> WheelContent | None:
     """
     if not _SHA256.fullmatch(sha256):
         return None
-    return JsonCache(cache / "wheel-content" / sha256[:2]).read_as(sha256, read_content)
+    # Most commands use no model.
+    from envspec.models import GpuCodeFound, Library, WheelContent
+
+    found = JsonCache(cache / "wheel-content" / sha256[:2]).read_as(sha256, tuple[GpuCodeFound, tuple[Library, ...]])
+    return WheelContent(*found) if found else None
 
 
 def write_wheel_content(cache: Path, sha256: str, found: WheelContent) -> None:
@@ -427,31 +431,4 @@ def write_wheel_content(cache: Path, sha256: str, found: WheelContent) -> None:
     if not _SHA256.fullmatch(sha256):
         raise ValueError(f"not a SHA-256: {sha256!r}")
     if read_wheel_content(cache, sha256) != found:
-        JsonCache(cache / "wheel-content" / sha256[:2]).write(sha256, content_value(found))
-
-
-def content_value(content: WheelContent) -> dict[str, Any]:
-    """As JSON; equal lists of what libraries need are in it once: extension modules of a wheel have few."""
-    needs = list(dict.fromkeys((each.needed, each.runpath) for each in content.libraries))
-    libraries = [(each.name, each.soname, needs.index((each.needed, each.runpath))) for each in content.libraries]
-    return {"sm": content.gpu_code.sm, "ptx": content.gpu_code.ptx, "needs": needs, "libraries": libraries}
-
-
-def read_content(value: Any) -> WheelContent:
-    """The opposite of `content_value`. Raises LookupError, TypeError, ValueError: it is no such value."""
-    # Most commands use no model, and its dataclasses take 10 ms.
-    from envspec.models import GpuCodeFound, Library, WheelContent
-
-    needs = [(_texts(needed), _texts(runpath)) for needed, runpath in value["needs"]]
-    libraries = tuple(Library(str(name), str(soname), *needs[at]) for name, soname, at in value["libraries"])
-    return WheelContent(GpuCodeFound(_names(value["sm"], "sm_"), _names(value["ptx"], "compute_")), libraries)
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    return _names(value, "")
-
-
-def _names(value: object, prefix: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(name, str) and name.startswith(prefix) for name in value):
-        raise ValueError(f"not a list of names with {prefix!r}")
-    return tuple(value)
+        JsonCache(cache / "wheel-content" / sha256[:2]).write(sha256, (found.gpu_code, found.libraries))

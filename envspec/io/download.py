@@ -8,9 +8,10 @@ import hashlib
 import os
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
+
+from msgspec import Struct
 
 from envspec.io.cache import CacheError, cache_error
 from envspec.io.file_locks import lock_file
@@ -20,8 +21,7 @@ from envspec.io.files import write_all
 CHUNK: Final = 1 << 20
 
 
-@dataclass(slots=True)
-class PartialFile:
+class PartialFile(Struct):
     """`<path>.part`, locked. keep: leave it for the next run to resume."""
 
     file: IO[bytes]

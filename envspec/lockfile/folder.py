@@ -122,9 +122,8 @@ def read_lock(directory: Path, content: bytes | None = None) -> Lock:
 def read_with_digest(directory: Path, content: bytes | None = None) -> tuple[Lock, str]:
     """The lock in a folder, and the SHA-256 of its envspec.lock; see `read_lock`."""
     # Imported here: `lock --check` has a small budget.
-    from dataclasses import replace
-
     from envspec.lockfile.document import load
+    from envspec.structs import replace
 
     document = directory / LOCK_FILE
     try:

@@ -6,11 +6,11 @@ import asyncio
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, closing, suppress
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
 from packaging.specifiers import SpecifierSet
 
 from envspec.conformance.text import counted
@@ -88,8 +88,7 @@ _INSTALLING: Final = re.compile(r"\b(?:pip3?|uv|poetry|pdm|conda|mamba)\s+(?:pip
 _OPTION: Final = Source("")
 
 
-@dataclass(frozen=True, slots=True)
-class AuditRequest:
+class AuditRequest(Struct, frozen=True):
     """What to examine.
 
     root: the folder of the project if there are no sources.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from msgspec import Struct
 from packaging.requirements import Requirement as Pep508
 
 from envspec.base_image.cuda import NoSuchImage, Release
@@ -224,8 +224,7 @@ def devel_of(base: BaseImage) -> str:
     return f"{base.repository}:{base.tag.replace(f'-{own}-', f'-{devel}-')}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(Struct, frozen=True):
     """A source as it is now; a path is that of what is a wheel already."""
 
     index: str

@@ -12,10 +12,11 @@ import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from envspec.io.cache import (
     BASE_CONTENTS,
@@ -68,8 +69,7 @@ _UNPACKED: Final = "archive-v"
 _REMOVED: Final = "removed"
 
 
-@dataclass(frozen=True, slots=True)
-class CacheEntry:
+class CacheEntry(Struct, frozen=True):
     """What the cache keeps or removes as a whole.
 
     size_bytes: what its removal frees.
@@ -84,8 +84,7 @@ class CacheEntry:
     used: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class KindUsage:
+class KindUsage(Struct, frozen=True):
     """All entries of one kind."""
 
     kind: str
@@ -95,8 +94,7 @@ class KindUsage:
     shared_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class CacheUsage:
+class CacheUsage(Struct, frozen=True):
     """Bytes on disk, without files that environments share."""
 
     kinds: tuple[KindUsage, ...]
@@ -106,8 +104,7 @@ class CacheUsage:
         return sum(each.size_bytes for each in self.kinds)
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
+class Removal(Struct, frozen=True):
     """What `remove` did, or would do. failed: paths that can't be removed, with the reason."""
 
     removed: CacheUsage

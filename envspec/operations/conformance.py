@@ -11,9 +11,11 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 import envspec.conformance
 import envspec.verifier
@@ -79,8 +81,7 @@ _WITHOUT_GPU: Final = "`--device cpu` tests what needs no GPU"
 _WITHOUT_ENGINE: Final = "`envspec install LOCK --prefix DIR`, then `--local --python DIR/bin/python`"
 
 
-@dataclass(frozen=True, slots=True)
-class CheckEvent:
+class CheckEvent(Struct, frozen=True):
     """A check of the suite that has ended, or begun: then it has no status. seconds: its wall time."""
 
     check: str
@@ -89,8 +90,7 @@ class CheckEvent:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Observer:
+class Observer(Struct, frozen=True):
     """What is called while the suite runs.
 
     on_check: with each check that begins or ends.
@@ -105,8 +105,7 @@ class Observer:
     as_if: tuple[Lock, str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SuiteLocation:
+class SuiteLocation(Struct, frozen=True):
     """Where the suite runs.
 
     local: in a Python of this machine instead of a container.
@@ -160,8 +159,7 @@ def run_conformance(
         raise
 
 
-@dataclass(frozen=True, slots=True)
-class _Suite:
+class _Suite(Struct, frozen=True):
     """One run of the suite on this machine."""
 
     lock: Lock | None

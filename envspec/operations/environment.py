@@ -8,9 +8,10 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+
+from msgspec import Struct
 
 from envspec.context import Context, Step
 from envspec.diagnostics.machine import this_platform
@@ -44,8 +45,7 @@ class InstallOutcome(Enum):
     UNCHANGED = "unchanged"
 
 
-@dataclass(frozen=True, slots=True)
-class InstallPlan:
+class InstallPlan(Struct, frozen=True):
     """What `install` would do.
 
     packages, conda: how many.

@@ -6,9 +6,11 @@ import base64
 import json
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from envspec.conformance.selection import SuiteSelection
 from envspec.context import Context
@@ -39,8 +41,7 @@ _CONFIG_MAP_BYTES: Final = 1 << 20
 _MOST_BYTES: Final = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class FleetJob:
+class FleetJob(Struct, frozen=True):
     """A run on the nodes of a cluster.
 
     minutes: time limit of a node.

@@ -6,10 +6,11 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, closing, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
 
 from envspec.context import Context, Step
 from envspec.diagnostics.machine import this_platform
@@ -221,8 +222,7 @@ def _is_known(base: BaseImage, facts: Facts) -> bool:
     return is_of_system or bool(base.cuda_release)
 
 
-@dataclass(frozen=True, slots=True)
-class Destinations:
+class Destinations(Struct, frozen=True):
     """Where an image goes.
 
     tar, layout: files to write.
@@ -238,8 +238,7 @@ class Destinations:
     tag: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
+class Built(Struct, frozen=True):
     """The images of one build. digest: of what a push puts under the tag: the manifest, or the index of several."""
 
     images: tuple[Image, ...]

@@ -11,10 +11,11 @@ import os
 import platform as machine
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from envspec.context import Context, comma_separated
 from envspec.errors import EnvspecError, UsageError
@@ -35,8 +36,7 @@ FORM: Final = 2
 _OF_CODE: Final = (b"\nproject = ", b"\ncopy = ")
 
 
-@dataclass(frozen=True, slots=True)
-class CachedIds:
+class CachedIds(Struct, frozen=True):
     """What a build of images gave.
 
     ids: (platform, image ID).
@@ -96,19 +96,15 @@ class ImageRequest:
         """The images, if this machine has built them before."""
         if not self._key:
             return None
-
-        def read(found: Any) -> CachedIds:
-            return CachedIds(tuple((str(platform), str(image)) for platform, image in found["ids"]), found["digest"])
-
-        return self._cache.read_as(self._key, read)
+        return self._cache.read_as(self._key, CachedIds)
 
     def remember(self, images: Sequence[Image], digest: str) -> None:
         """Keep the IDs for the next time, if the cache can be written. digest: of what a push tags."""
-        rows = [(image.platform.value, image.id) for image in images]
+        ids = tuple((image.platform.value, image.id) for image in images)
         with suppress(EnvspecError, OSError):
             # The build read the code again: after an edit since, the IDs are of other code.
             if self._key and self._key == self._current_key():
-                self._cache.write(self._key, {"ids": rows, "digest": digest})
+                self._cache.write(self._key, CachedIds(ids, digest))
 
     def missing_wheels(self) -> list[Package]:
         """The wheels of the image that are not in the cache, once each."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from envspec import documents
 from envspec.build.types import OtherPackage
@@ -40,8 +41,7 @@ _MOST_NAMES: Final = 20
 _MOST_SHOWN: Final = 20
 
 
-@dataclass(frozen=True, slots=True)
-class InitRequest:
+class InitRequest(Struct, frozen=True):
     """What to make a spec of.
 
     root: the current folder.

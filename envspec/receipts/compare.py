@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
 from typing import Final, TypeVar
+
+from msgspec import Struct
 
 from envspec.conformance.results import CheckFinding, CheckOutcome, Fingerprint, Kind, Level, Status
 from envspec.receipts.metrics import Better, Number, better, devices, has_kind, kind, numbers, tolerance, worsening
@@ -28,8 +29,7 @@ class Weight(Enum):
     INFO = "info"
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """A value that is not the same in all receipts.
 
     values: one for each receipt, empty if it has none.
@@ -41,8 +41,7 @@ class Line:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NumberLine:
+class NumberLine(Struct, frozen=True):
     """A number that several receipts have.
 
     worse: for each receipt, how much worse it is as a fraction of the first value, negative if it is better; None if
@@ -72,8 +71,7 @@ class NumberLine:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """Receipts compared with the first of them.
 
     names: unique.
@@ -402,8 +400,7 @@ def _odd(names: Sequence[str], values: Sequence[str]) -> str:
     return f"differs from the majority: {', '.join(odd)}"
 
 
-@dataclass(frozen=True, slots=True)
-class ComparisonColumn:
+class ComparisonColumn(Struct, frozen=True):
     """A number of each receipt; None if it has none."""
 
     title: str

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from enum import Enum
 from statistics import median
 from typing import Final
+
+from msgspec import Struct
 
 from envspec.conformance.results import CheckFinding, Status
 from envspec.conformance.results import Kind as FindingKind
@@ -36,8 +37,7 @@ class NodeVerdict(Enum):
     OK = "ok"
 
 
-@dataclass(frozen=True, slots=True)
-class FleetNode:
+class FleetNode(Struct, frozen=True):
     """A node of a run.
 
     receipt: None if there is none; of a lost node that of its first checks.
@@ -53,8 +53,7 @@ class FleetNode:
     together_lost: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeReport:
+class NodeReport(Struct, frozen=True):
     """A node, and why it is not `ok`, the worst reason first."""
 
     name: str
@@ -63,8 +62,7 @@ class NodeReport:
     receipt: Receipt | None
 
 
-@dataclass(frozen=True, slots=True)
-class OddNumber:
+class OddNumber(Struct, frozen=True):
     """A rate or a peak of memory in which a node is worse than most of its kind; of several GPUs of a node the worst.
 
     gpus: their numbers; empty if the number is no GPU's.
@@ -98,8 +96,7 @@ class OddNumber:
         return f"{self.what} is {100 * self.worse:.0f} % {side} the median"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeDifference:
+class NodeDifference(Struct, frozen=True):
     """A property that most nodes of a kind share. others: value -> the nodes that have it instead."""
 
     what: str
@@ -116,8 +113,7 @@ class NodeDifference:
                 yield f"{self.what}: {value or 'none'}, most have {self.most or 'none'}"
 
 
-@dataclass(frozen=True, slots=True)
-class Fleet:
+class Fleet(Struct, frozen=True):
     """Nodes compared with each other.
 
     nodes: by verdict, then by name.

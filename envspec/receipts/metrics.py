@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct
 
 from envspec.conformance.results import Kind, Peak
 from envspec.conformance.text import counted
@@ -39,8 +40,7 @@ class Better(Enum):
     NEITHER = "neither"
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(Struct, frozen=True):
     """A number of a check.
 
     tolerance: how much worse it may be at least; None if no change counts.

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
+from msgspec import Struct
+
 from envspec.credentials import shown
 from envspec.documents import table_of
 from envspec.escaping import excerpt
@@ -52,8 +54,7 @@ class LoginKind(Enum):
     BEARER = "bearer token"
 
 
-@dataclass(frozen=True, slots=True)
-class Login:
+class Login(Struct, frozen=True):
     """source: the file or helper that it comes from."""
 
     credential: Credential
@@ -233,8 +234,7 @@ def _from_helper_output(output: str, program: str) -> Login | None:
     return Login(Credential(user, secret), kind, program)
 
 
-@dataclass(frozen=True, slots=True)
-class RepositoryAccess:
+class RepositoryAccess(Struct, frozen=True):
     """An action on a repository. also: other repositories that blobs are mounted from."""
 
     endpoint: Endpoint

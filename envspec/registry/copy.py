@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from envspec.errors import UsageError
 from envspec.io.http_types import RequestError
@@ -29,8 +30,7 @@ _MAX_MANIFESTS: Final = 1000
 _MAX_DEPTH: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteBlob:
+class RemoteBlob(Struct, frozen=True):
     """A blob in another repository. local: a copy on this machine."""
 
     descriptor: Descriptor

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NoReturn, Protocol
 
+from msgspec import Struct
+
 from envspec.documents import table_of
 from envspec.errors import NetworkError
 from envspec.escaping import excerpt
@@ -59,8 +61,7 @@ class BadManifest(NetworkError):
     code = "bad-manifest"
 
 
-@dataclass(frozen=True, slots=True)
-class Descriptor:
+class Descriptor(Struct, frozen=True):
     """is_foreign: a layer with URLs of its owner, who forbids distribution by registries. Nothing is fetched from them:
     the author of a manifest could name any URL.
     """
@@ -71,8 +72,7 @@ class Descriptor:
     is_foreign: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class IndexEntry:
+class IndexEntry(Struct, frozen=True):
     """One entry of an index; os and architecture may be empty."""
 
     digest: str

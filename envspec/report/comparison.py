@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Final
 
 from envspec.conformance.text import counted, some_of
@@ -77,10 +76,7 @@ def as_html(comparison: Comparison) -> str:
 
 def as_json(comparison: Comparison) -> str:
     """What differs by section, the numbers, and the main numbers of each receipt."""
-    different = {}
-    for title, lines in comparison.sections.items():
-        if lines:
-            different[title] = list(map(asdict, lines))
+    different = {title: lines for title, lines in comparison.sections.items() if lines}
     return document(
         {
             "receipts": comparison.names,

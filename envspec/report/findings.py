@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from envspec.conformance.results import CheckFinding
 from envspec.conformance.results import Kind as FindingKind
@@ -23,8 +24,7 @@ _MOST: Final = 1e3
 _GPU: Final = re.compile(r"\bGPU (\d+)\b")
 
 
-@dataclass(frozen=True, slots=True)
-class FoldedFinding:
+class FoldedFinding(Struct, frozen=True):
     """Findings that differ in the number of their GPU, their value and what was observed. One: as it is."""
 
     findings: tuple[CheckFinding, ...]

@@ -21,6 +21,7 @@ from msgspec import Struct, structs
 from envspec.escaping import html, markdown, markdown_code, one_line, visible
 from envspec.reasons import Reason
 from envspec.spec.dates import utc_text
+from envspec.structs import replace
 
 _INDENT: Final = "  "
 _BELOW: Final = " " * 6
@@ -42,14 +43,12 @@ class CellKind(Enum):
     NEW = "new"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     title: str = ""
     kind: CellKind = CellKind.TEXT
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """A row of a table.
 
     notes: sentences about the row, below it in text, in the last column elsewhere.
@@ -59,8 +58,7 @@ class Row:
     notes: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """A part of a bar.
 
     width: per cent of the plot.
@@ -72,15 +70,13 @@ class Segment:
     label: str = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Struct, frozen=True):
     name: str
     segments: tuple[Segment, ...]
     value: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Plot:
+class Plot(Struct, frozen=True):
     """Bars, one below the other.
 
     caption: what they show, in words.
@@ -96,8 +92,7 @@ class Plot:
     legend: tuple[tuple[int, str], ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """A part of a report.
 
     notes: title of the notes' column.
@@ -154,7 +149,7 @@ def heads(table: Table) -> Row:
 
 
 def with_heads(table: Table) -> Table:
-    return dataclasses.replace(table, rows=(heads(table), *table.rows))
+    return replace(table, rows=(heads(table), *table.rows))
 
 
 def first_rows(table: Table, most: int, where: str) -> Table:
@@ -162,7 +157,7 @@ def first_rows(table: Table, most: int, where: str) -> Table:
     more = len(table.rows) - most
     if more <= 0:
         return table
-    return dataclasses.replace(table, rows=(*table.rows[:most], row(f"... and {more} more: {where}")))
+    return replace(table, rows=(*table.rows[:most], row(f"... and {more} more: {where}")))
 
 
 def not_empty(tables: Iterable[Table]) -> list[Table]:
@@ -185,7 +180,7 @@ def compact(table: Table) -> Table:
     rows = []
     for each, cells in zip(table.rows, padded, strict=True):
         rows.append(Row(tuple(compress(cells, is_filled)), each.notes))
-    return dataclasses.replace(table, columns=tuple(compress(table.columns, is_filled)), rows=tuple(rows))
+    return replace(table, columns=tuple(compress(table.columns, is_filled)), rows=tuple(rows))
 
 
 def text(head: Iterable[str], tables: Iterable[Table], width: int) -> str:

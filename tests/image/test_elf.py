@@ -122,9 +122,9 @@ def test_what_was_found_is_cached(tmp_path: Path) -> None:
     "damaged",
     [
         *(b"", b"{}", b"[1]", b"\xff"),
-        b'{"sm": ["x"], "ptx": [], "needs": [], "libraries": []}',
-        b'{"sm": [], "ptx": [], "needs": [], "libraries": [["a", "", 0]]}',
-        b'{"sm": [], "ptx": [], "needs": [["libc.so.6", []]], "libraries": []}',
+        b'[{"sm": "x", "ptx": []}, []]',
+        b'[{"sm": [], "ptx": []}]',
+        b'[{"sm": [], "ptx": []}, [{"soname": "libc.so.6"}]]',
     ],
 )
 def test_what_was_damaged_counts_as_missing(damaged: bytes, tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
+from msgspec import Struct, field
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
@@ -39,8 +39,7 @@ class Rule(NamedTuple):
     title: str
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One thing that is wrong. what: a sentence without its end. why: how it is known. fact: where that is from.
 
     todo: what to do, beginning with a verb.
@@ -106,8 +105,7 @@ class Taken(NamedTuple):
         return bool(self.filename) and not self.filename.endswith(".whl")
 
 
-@dataclass(frozen=True, slots=True)
-class InstalledTorch:
+class InstalledTorch(Struct, frozen=True):
     """The build of torch that installers choose. variant: `cu128`, `cpu`. index: PyTorch's variant that a source names.
 
     source: the line that brings it.
@@ -130,8 +128,7 @@ class InstalledTorch:
         return f"torch {Version(self.version).public} for {built}"
 
 
-@dataclass(frozen=True, slots=True)
-class Audit:
+class Audit(Struct, frozen=True):
     """A project, and what is known of it.
 
     required: what applies to the target.
@@ -269,8 +266,7 @@ class Audit:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class AuditReport:
+class AuditReport(Struct, frozen=True):
     """What is wrong with a project.
 
     findings: the worst first.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import configparser
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from envspec.conformance.nvml import module_version, pci_gpus
 from envspec.diagnostics.doctor.services import EngineStatus
@@ -20,8 +21,7 @@ _DRIVER: Final = "NVIDIA driver"
 _TOOLKIT: Final = "NVIDIA container toolkit"
 
 
-@dataclass(frozen=True, slots=True)
-class GpuState:
+class GpuState(Struct, frozen=True):
     """pci: NVIDIA display controllers on the bus. module: version of the kernel module. nodes: `/dev/nvidia*`."""
 
     system: str

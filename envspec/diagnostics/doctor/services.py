@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from envspec.credentials import shown
 from envspec.diagnostics.doctor.types import DoctorContext, DoctorFinding, FindingState, ProbeResult
@@ -20,8 +21,7 @@ _SETTINGS: Final = "network settings"
 _NOT_PROBED: Final = ProbeResult(None, "not checked", f"see {_SETTINGS}")
 
 
-@dataclass(frozen=True, slots=True)
-class EngineStatus:
+class EngineStatus(Struct, frozen=True):
     """version: the client's. server: the daemon's, None if none responds. problem: why containers can't be started."""
 
     name: str

@@ -9,10 +9,11 @@ import shutil
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from envspec.diagnostics.machine import NvmlReading, read_nvml
 from envspec.errors import EnvspecError, NetworkError
@@ -34,8 +35,7 @@ class FindingState(Enum):
     NOT_APPLICABLE = "not applicable"
 
 
-@dataclass(frozen=True, slots=True)
-class DoctorFinding:
+class DoctorFinding(Struct, frozen=True):
     """what: the examined thing. todo: empty if nothing has to be done."""
 
     what: str
@@ -44,16 +44,14 @@ class DoctorFinding:
     todo: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DiskSpace:
+class DiskSpace(Struct, frozen=True):
     """Of a file system, in bytes."""
 
     total_bytes: int
     free_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class RunningPython:
+class RunningPython(Struct, frozen=True):
     """The Python that runs envspec. managed: its distribution keeps pip out of it (PEP 668)."""
 
     version: str
@@ -62,8 +60,7 @@ class RunningPython:
     managed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeResult:
+class ProbeResult(Struct, frozen=True):
     """status: of HTTP, None without a response; problem and todo explain that."""
 
     status: int | None
@@ -71,8 +68,7 @@ class ProbeResult:
     todo: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DoctorContext:
+class DoctorContext(Struct, frozen=True):
     """Access to a machine.
 
     root: of `/proc`, `/dev`, `/sys` and `/etc`.

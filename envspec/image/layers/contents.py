@@ -13,12 +13,12 @@ import re
 import sys
 import tarfile
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import IO, Any, Final, NamedTuple, cast
 
 from isal import igzip
+from msgspec import Struct, field
 
 from envspec.image.layers.gzip import INFLATE_ERROR
 from envspec.io.archives import MAX_METADATA_BYTES, max_unpacked_bytes, parents_of
@@ -59,8 +59,7 @@ class Kept(NamedTuple):
     value: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(Struct, frozen=True):
     """Entries to keep. paths: of the whole path. of_file: what of a file; None: that it exists. links, folders: whether
     these are kept too.
     """
@@ -71,22 +70,12 @@ class Pattern:
     folders: bool = False
 
 
-@dataclass(slots=True)
-class LayerContents:
+class LayerContents(Struct, forbid_unknown_fields=True):
     """entries: by path. removed: paths of lower layers. emptied: folders of which nothing of lower layers is left."""
 
     entries: dict[str, Kept] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
     emptied: list[str] = field(default_factory=list)
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @staticmethod
-    def of(data: Mapping[str, Any]) -> LayerContents:
-        """From `as_json`. Raises LookupError, TypeError, ValueError: it is no such value."""
-        entries = {str(path): Kept(str(kind), str(value)) for path, (kind, value) in data["entries"].items()}
-        return LayerContents(entries, [*map(str, data["removed"])], [*map(str, data["emptied"])])
 
 
 def read_layer(packed: Iterable[bytes], packed_bytes: int, patterns: Sequence[Pattern]) -> LayerContents:

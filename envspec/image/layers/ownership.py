@@ -91,4 +91,4 @@ class OwnedPathCache:
         return owners_of(itertools.chain.from_iterable(map(self.get, sources)))
 
     def _read(self, source: OwningSource) -> tuple[OwnedPath, ...] | None:
-        return self._cache.read_as(source.key, lambda rows: tuple(map(OwnedPath._make, rows)))
+        return self._cache.read_as(source.key, tuple[OwnedPath, ...])

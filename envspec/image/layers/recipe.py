@@ -16,12 +16,12 @@ import struct
 import sys
 import threading
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypeVar
 
 from isal import isal_zlib
+from msgspec import Struct, convert, to_builtins
 
 from envspec.image.layers.gzip import (
     INFLATE_ERROR,
@@ -35,7 +35,7 @@ from envspec.image.layers.gzip import (
 )
 from envspec.image.layers.threads import CHUNK_BYTES, HashingThread, cancellable
 from envspec.image.layers.types import ZipMember, ZipMethod
-from envspec.io.cache import DamagedCache, content_value, read_content
+from envspec.io.cache import DamagedCache
 from envspec.io.files import is_unfinished, write_file
 from envspec.models import WheelContent
 
@@ -46,7 +46,8 @@ else:
 
 #: Increase it if the same entries would give other bytes, or if the files here change. Part of every file name, so two
 #: releases of envspec can share a cache.
-FORM: Final = 3
+FORM: Final = 4
+T = TypeVar("T")
 _BUFFER: Final = 256 * 1024
 _SEGMENT: Final = struct.Struct("<QQIQQQI")
 _GZIP: Final = 31
@@ -92,8 +93,7 @@ def sweep(folder: Path, named: Collection[str]) -> None:
             path.unlink(missing_ok=True)
 
 
-@dataclass(frozen=True, slots=True)
-class LayerHead:
+class LayerHead(Struct, frozen=True):
     """A layer's metadata, readable without its side file.
 
     diff_id: digest of the tar. digest, crc32: of the gzip form. archives: (path, relative if inside the cache; size in
@@ -113,35 +113,28 @@ class LayerHead:
     table_bytes: int
     table_crc32: int
 
-    def to_json(self) -> bytes:
-        document = {name: getattr(self, name) for name in self.__slots__}
-        document["wheels"] = [(wheel, content_value(content)) for wheel, content in self.wheels]
-        return _with_checksum(document)
-
 
 def read_head(folder: Path) -> LayerHead | None:
     """The head; None unless it and its side file are complete."""
     try:
-        document = _without_checksum(head_path(folder).read_bytes())
-        document["wheels"] = tuple((wheel, read_content(value)) for wheel, value in document["wheels"])
-        document["archives"] = tuple((archive, size) for archive, size in document["archives"])
-        head = LayerHead(**document)
+        head = _without_checksum(head_path(folder).read_bytes(), LayerHead)
         is_complete = (folder / head.file).stat().st_size == head.side_bytes + head.table_bytes
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError):
         return None
     return head if is_complete else None
 
 
-def _with_checksum(document: Mapping[str, Any]) -> bytes:
+def with_checksum(head: LayerHead | ZstdHead) -> bytes:
     """The JSON of a head, which is noticed when it changes: image IDs and blobs follow from it."""
+    document = to_builtins(head)
     return json.dumps({**document, "head_crc32": zlib.crc32(json.dumps(document).encode())}).encode()
 
 
-def _without_checksum(content: bytes) -> dict[str, Any]:
+def _without_checksum(content: bytes, kind: type[T]) -> T:
     document: dict[str, Any] = json.loads(content)
     if document.pop("head_crc32") != zlib.crc32(json.dumps(document).encode()):
         raise ValueError("its checksum differs")
-    return document
+    return convert(document, kind)
 
 
 def head_path(folder: Path) -> Path:
@@ -152,8 +145,7 @@ def segment_table(segments: Iterable[GzipSegment]) -> bytes:
     return b"".join(_SEGMENT.pack(*segment) for segment in segments)
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
+class Recipe(Struct, frozen=True):
     """A readable layer."""
 
     head: LayerHead
@@ -286,8 +278,7 @@ def _gather(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield b"".join(gathered)
 
 
-@dataclass(frozen=True, slots=True)
-class ZstdHead:
+class ZstdHead(Struct, frozen=True):
     """The head of the zstd form. file: name of the blob's file in the same folder."""
 
     digest: str
@@ -302,9 +293,9 @@ def zstd_head_path(folder: Path) -> Path:
 def read_zstd_head(folder: Path) -> ZstdHead | None:
     """The head; None unless it and its file are complete."""
     try:
-        head = ZstdHead(**_without_checksum(zstd_head_path(folder).read_bytes()))
+        head = _without_checksum(zstd_head_path(folder).read_bytes(), ZstdHead)
         return head if (folder / head.file).stat().st_size == head.blob_bytes else None
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError):
         return None
 
 
@@ -324,4 +315,4 @@ def write_zstd(recipe: Recipe, cancel: threading.Event | None = None) -> None:
         write(packer.flush())
         file.flush()
         head = ZstdHead(digest.sha256, digest.size_bytes, Path(file.name).name)
-        write_file(zstd_head_path(recipe.folder), _with_checksum(asdict(head)))
+        write_file(zstd_head_path(recipe.folder), with_checksum(head))

@@ -11,11 +11,11 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
 from isal import isal_zlib
+from msgspec import Struct
 
 from envspec.errors import EnvspecError, NetworkError
 from envspec.image.layers import recipe
@@ -88,7 +88,7 @@ def write_layer(
         )
         side.write(table)
         side.flush()
-        write_file(recipe.head_path(folder), head.to_json())
+        write_file(recipe.head_path(folder), recipe.with_checksum(head))
     return head
 
 
@@ -104,8 +104,7 @@ class WrongBlob(NetworkError):
     code = "wrong-digest"
 
 
-@dataclass(frozen=True, slots=True)
-class FileBlob:
+class FileBlob(Struct, frozen=True):
     """A blob in a file of its own, which may have been damaged since it was written."""
 
     path: Path
@@ -300,8 +299,7 @@ class LayerStore:
         return Layer(head.diff_id, Descriptor(compression.media_type, digest, size), head.created_by, head.wheels)
 
 
-@dataclass(frozen=True, slots=True)
-class StreamedBlob:
+class StreamedBlob(Struct, frozen=True):
     """A blob that is assembled while it is read. read: its bytes from an offset on."""
 
     descriptor: Descriptor

@@ -12,6 +12,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, Protocol
 
+from msgspec import Struct
+
 from envspec.models import Platform, WheelContent
 from envspec.registry.types import Descriptor
 
@@ -33,8 +35,7 @@ class ZipMethod(Enum):
     DEFLATED = 8
 
 
-@dataclass(frozen=True, slots=True)
-class InMemory:
+class InMemory(Struct, frozen=True):
     """Generated content."""
 
     content: bytes
@@ -44,8 +45,7 @@ class InMemory:
         return len(self.content)
 
 
-@dataclass(frozen=True, slots=True)
-class ZipMember:
+class ZipMember(Struct, frozen=True):
     """A member of a zip, still packed.
 
     offset, packed_bytes: of the packed stream in the archive. size_bytes, crc32: of the unpacked content, from the
@@ -60,8 +60,7 @@ class ZipMember:
     method: ZipMethod
 
 
-@dataclass(frozen=True, slots=True)
-class OnDisk:
+class OnDisk(Struct, frozen=True):
     """A file on this machine."""
 
     path: Path
@@ -71,8 +70,7 @@ class OnDisk:
 Data = InMemory | ZipMember | OnDisk
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One entry of a layer.
 
     path: POSIX, relative to the root, without `.`, `..` or a trailing slash. mode: permission bits. data: only for
@@ -141,8 +139,7 @@ class Compression(Enum):
         return f"application/vnd.oci.image.layer.v1.tar{suffix}"
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(Struct, frozen=True):
     """A layer of an image. diff_id: digest of its tar. created_by: text in the history.
 
     wheels: (SHA-256, what its libraries contain and need), only of wheels with libraries.

@@ -13,9 +13,10 @@ import stat
 import struct
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
+
+from msgspec import Struct
 
 from envspec.errors import EnvspecError
 from envspec.image.layers.gzip import Archives, BadArchive, read_data
@@ -52,8 +53,7 @@ class BadWheel(EnvspecError):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class WheelMember:
+class WheelMember(Struct, frozen=True):
     """One file of a wheel. path: normalised. raw: as spelled in the zip and in RECORD."""
 
     path: str

@@ -26,6 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final, cast
 
+from msgspec import Struct
+
 from envspec.context import Context
 from envspec.errors import EnvspecError, NetworkError, UnfitMachine, UsageError
 from envspec.fetch.types import WrongArchive
@@ -92,8 +94,7 @@ class PycCompiler:
         return posixpath.join(folder, "__pycache__", f"{name.removesuffix('.py')}.{self.tag}.pyc")
 
 
-@dataclass(frozen=True, slots=True)
-class SourceModule:
+class SourceModule(Struct, frozen=True):
     """path: relative to the image's root. size_bytes: of the source."""
 
     path: str
@@ -365,8 +366,7 @@ def _inside(archive: Path, name: str, link: tarfile.TarInfo | None = None) -> st
     return "/".join(parts[1:])
 
 
-@dataclass(frozen=True, slots=True)
-class PythonBuild:
+class PythonBuild(Struct, frozen=True):
     """A Python that can be fetched. folder: in the cache, by its archive's SHA-256. program: its interpreter, below it.
 
     unpack: unpacks the archive into an empty folder. is_known: listed in envspec's own data, not only in a lock.

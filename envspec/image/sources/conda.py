@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 
 from envspec.image.layers.ownership import LINK, OwnedPath, sha256_of
 from envspec.image.layers.partition import partition
@@ -117,8 +117,7 @@ class CondaSource:
         return json.loads((self.folder / _META / f"{package.file_stem}.json").read_text(encoding="utf-8"))
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(Struct, frozen=True):
     entry: Entry
     owned: OwnedPath
     real: Path

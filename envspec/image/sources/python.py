@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
+
 from envspec.image.layers.ownership import OwnedPath
 from envspec.image.layers.types import PREFIX, Entry, EntryKind, InMemory, with_folders
 from envspec.image.sources.bytecode import (
@@ -162,8 +164,7 @@ class StandalonePython:
         return Entry(path, mode_of(info), data=InMemory(data))
 
 
-@dataclass(frozen=True, slots=True)
-class _Survey:
+class _Survey(Struct, frozen=True):
     """paths: in the layer. modules: those to compile, in the archive's order. links: to add."""
 
     paths: frozenset[str]
@@ -174,8 +175,7 @@ class _Survey:
 _VENV_FORM: Final = "venv 1"
 
 
-@dataclass(frozen=True, slots=True)
-class Venv:
+class Venv(Struct, frozen=True):
     """home: the folder of the interpreter in the image, absolute. below: what has the packages beside its own."""
 
     python: Python

@@ -19,12 +19,11 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 
 from envspec.conformance.text import first_of
 from envspec.context import Context
@@ -65,8 +64,7 @@ _POLL_S: Final = 0.2
 _MAX_LINES: Final = 20
 
 
-@dataclass(frozen=True, slots=True)
-class ChangedPath:
+class ChangedPath(Struct, frozen=True):
     """One path of a system layer.
 
     sha256, size_bytes: of a file's content. target: as in Entry; of a file, its name in the zip if that differs.
@@ -210,8 +208,7 @@ def _without_unchanged_folders(changes: Mapping[str, ChangedPath], changed: Coll
     return {path: change for path, change in changes.items() if path in kept}
 
 
-@dataclass(frozen=True, slots=True)
-class SystemSource:
+class SystemSource(Struct, frozen=True):
     """A cached system layer. folder: contains FILES and ENTRIES. key: SHA-256 of title and entries. apt: requested."""
 
     folder: Path
@@ -264,8 +261,7 @@ def read_entries(folder: Path) -> tuple[ChangedPath, ...]:
     return tuple(ChangedPath(path, EntryKind(kind), *rest) for path, kind, *rest in entries)
 
 
-@dataclass(frozen=True, slots=True)
-class SystemLayerRequest:
+class SystemLayerRequest(Struct, frozen=True):
     """base: `docker.io/nvidia/cuda@sha256:...`, to pull. base_digest: of the platform's manifest. apt: sorted names.
 
     snapshot: time of the archive. locked: the lock's record; a different layer is refused. mirrors:

@@ -8,9 +8,10 @@ import tarfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from msgspec import Struct
 
 from envspec.engine.client import inspect_image, open_engine, packed_tar, pull, remove_container
 from envspec.engine.errors import NoEngine
@@ -67,8 +68,7 @@ def forward_lines(lines: Iterable[str], log: _Log) -> list[str]:
     return list(last)
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerJob:
+class ContainerJob(Struct, frozen=True):
     """One container. base: `host/repository@sha256:...`, to pull. files: below WORK. name: of the container.
 
     index: for third-party code, which runs without capabilities and network: a folder of `envspec.io.confine.door`,
@@ -115,8 +115,7 @@ async def run_job(runner: DockerRunner, log: _Log, read: Callable[[ContainerFile
         raise
 
 
-@dataclass(frozen=True, slots=True)
-class DockerRunner:
+class DockerRunner(Struct, frozen=True):
     """Runs one job's container by a Docker engine's API.
 
     Only the index is mounted: without it the engine may be on another machine.

@@ -26,6 +26,7 @@ from installer.records import Hash, InvalidRecordEntry, RecordEntry, parse_recor
 from installer.scripts import Script
 from installer.utils import Scheme as InstallerScheme
 from installer.utils import construct_record_file, fix_shebang, parse_entrypoints
+from msgspec import Struct
 
 from envspec.fetch.conda_link import RESERVED_FOLDERS
 from envspec.image.layers.ownership import OwnedPath, owners_of, sha256_of
@@ -82,8 +83,7 @@ def is_generated_script(filename: str, scripts: tuple[Script, ...]) -> bool:
     return any(script.name == stem for script in scripts)
 
 
-@dataclass(frozen=True, slots=True)
-class LockedWheel:
+class LockedWheel(Struct, frozen=True):
     """A wheel of the lock. name: normalised. path: in the cache, may be fetched later.
 
     direct_url: of a wheel that the spec names by URL, without credentials; for `direct_url.json`. left_out: files of
@@ -99,8 +99,7 @@ class LockedWheel:
     left_out: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Scheme:
+class Scheme(Struct, frozen=True):
     """The folders of an environment, relative to the image's root. headers: has a folder for each distribution.
 
     series: Python's, such as `3.11`. interpreter: of scripts, absolute.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+from msgspec import Struct, field
 
 from envspec.models import CondaPackage, Rejected
 from envspec.reasons import CONDA_PARTS, Reason, Why, reason
@@ -129,8 +130,7 @@ def fitting(spec: str, records: Iterable[RepoDataRecord]) -> list[RepoDataRecord
     return [record for record in records if fits(spec, record)]
 
 
-@dataclass(frozen=True, slots=True)
-class RequestLimits:
+class RequestLimits(Struct, frozen=True):
     """A request's limits. records: all records of some names. machine: see `machine_records`."""
 
     request: CondaRequest
@@ -215,8 +215,7 @@ def newest_first(records: Iterable[RepoDataRecord]) -> list[RepoDataRecord]:
     return sorted(records, key=lambda record: (record.version, record.build_number, str(record.build)), reverse=True)
 
 
-@dataclass(slots=True)
-class ChosenRecords:
+class ChosenRecords(Struct):
     """What was chosen for a request. records: by name, virtual packages included."""
 
     request: CondaRequest

@@ -7,12 +7,13 @@ import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
+
+from msgspec import Struct
 
 from envspec.errors import OfflineMiss, UsageError
 from envspec.io.http_settings import timeouts
@@ -349,8 +350,7 @@ def _repodata_files(channel: Channel) -> list[Path]:
     return files
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelTimestamps:
+class ChannelTimestamps(Struct, frozen=True):
     """When these channels were last read for these platforms, in `store`. Folders have no such time."""
 
     store: Store

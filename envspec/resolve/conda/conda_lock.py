@@ -14,12 +14,13 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
+
+from msgspec import Struct
 
 from envspec.io.process import Finished, run
 from envspec.resolve.conda.channel_client import without_credentials
@@ -49,8 +50,7 @@ _UNSATISFIABLE: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CondaLock:
+class CondaLock(Struct, frozen=True):
     """Needs conda-lock and an executable for it on PATH. environ: has that PATH; None: the process's environment."""
 
     environ: Mapping[str, str] | None = None

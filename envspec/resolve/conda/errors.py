@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from envspec.errors import EnvspecError, NoSolution
 from envspec.models import Platform
@@ -49,8 +50,7 @@ _SUFFIX: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
+class Chain(Struct, frozen=True):
     """One path to a conflict. root: the spec's requirement. steps: (package that was tried, `needs` or `allows only`,
     its next requirement), from the root's package on; may be empty.
     """

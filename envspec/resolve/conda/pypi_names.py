@@ -10,11 +10,11 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import starmap
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
+from msgspec import Struct
 from msgspec.structs import astuple
 
 from envspec.documents import parse_json
@@ -48,8 +48,7 @@ _INFO: Final = re.compile(
 _PYTHON: Final = re.compile(r"python(?![\w.-])")
 
 
-@dataclass(frozen=True, slots=True)
-class PypiNames:
+class PypiNames(Struct, frozen=True):
     """PyPI names by conda name.
 
     own: the spec's `[conda.names]`.

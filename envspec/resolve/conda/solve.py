@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from envspec.conformance.text import counted
 from envspec.context import Context, Step
@@ -48,8 +49,7 @@ if TYPE_CHECKING:
     from rattler import RepoDataRecord
 
 
-@dataclass(frozen=True, slots=True)
-class CondaSolution:
+class CondaSolution(Struct, frozen=True):
     """One platform's packages, sorted by name, without `provides`. channels: in the request's order."""
 
     request: CondaRequest
