@@ -40,6 +40,13 @@ class EnvspecError(Exception):
     exit_code: ClassVar[int] = 1
     code: ClassVar[str] = "internal"
 
+    def __init_subclass__(cls, *, exit_code: int | None = None, code: str = "") -> None:
+        """exit_code, code: by default those of the class above."""
+        if exit_code is not None:
+            cls.exit_code = exit_code
+        if code:
+            cls.code = code
+
     def __init__(self, message: str, *, hint: str | None = None, details: str = "") -> None:
         # Whatever it quotes: of a server, of another program, of the spec.
         self.message = shown(message)
@@ -86,38 +93,24 @@ def _shortened(text: str) -> str:
 _LEFT_OUT: Final = "[... --debug shows all of it ...]"
 
 
-class UsageError(EnvspecError):
+class UsageError(EnvspecError, exit_code=2, code="usage"):
     """Arguments or files that do not fit the command."""
 
-    exit_code = 2
-    code = "usage"
 
-
-class StaleLock(EnvspecError):
+class StaleLock(EnvspecError, exit_code=3, code="stale-lock"):
     """The lock does not belong to this spec, or a file of it was changed by hand."""
 
-    exit_code = 3
-    code = "stale-lock"
 
-
-class NoSolution(EnvspecError):
+class NoSolution(EnvspecError, exit_code=4, code="no-solution"):
     """No set of packages satisfies the spec, or none that `[cuda] gpus` can run."""
 
-    exit_code = 4
-    code = "no-solution"
 
-
-class NetworkError(EnvspecError):
+class NetworkError(EnvspecError, exit_code=5, code="network"):
     """An index or a registry did not respond, or its response can't be used."""
 
-    exit_code = 5
-    code = "network"
 
-
-class OfflineMiss(NetworkError):
+class OfflineMiss(NetworkError, code="offline-miss"):
     """Something is not in the cache, and the network may not be used."""
-
-    code = "offline-miss"
 
     def __init__(
         self, what: str, hint: str = "run once with a network, or copy the cache of a machine with one"
@@ -125,14 +118,9 @@ class OfflineMiss(NetworkError):
         super().__init__(f"offline, and {what} is not in the cache", hint=hint)
 
 
-class WrongHash(NetworkError):
+class WrongHash(NetworkError, code="wrong-hash"):
     """A file whose hash is not the one that the lock, the spec or its index gives."""
 
-    code = "wrong-hash"
 
-
-class UnfitMachine(EnvspecError):
+class UnfitMachine(EnvspecError, exit_code=6, code="unfit-machine"):
     """This machine can't run the lock."""
-
-    exit_code = 6
-    code = "unfit-machine"

@@ -95,28 +95,20 @@ class BaseImagePlan(Struct, frozen=True):
     cpu_builds: tuple[CpuBuild, ...] = ()
 
 
-class DriverTooOld(NoSolution):
+class DriverTooOld(NoSolution, code="driver-too-old"):
     """The driver of `[cuda] driver` does not run the lock."""
 
-    code = "driver-too-old"
 
-
-class CudaMismatch(NoSolution):
+class CudaMismatch(NoSolution, code="cuda-mismatch"):
     """The pins are built for another CUDA than `[cuda] version`."""
 
-    code = "cuda-mismatch"
 
-
-class NoSuchImage(NoSolution):
+class NoSuchImage(NoSolution, code="no-cuda-image"):
     """NVIDIA publishes no image of that CUDA, flavour and system."""
 
-    code = "no-cuda-image"
 
-
-class GpuNotServed(NoSolution):
+class GpuNotServed(NoSolution, code="gpu-not-supported"):
     """A GPU of `[cuda] gpus` for which the wheels have no code."""
-
-    code = "gpu-not-supported"
 
 
 class PackageSource(Enum):

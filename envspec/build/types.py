@@ -152,10 +152,8 @@ class CachedWheel(Struct, frozen=True):
 _SHOWN_LINES: Final = 15
 
 
-class WheelBuildFailed(NoSolution):
+class WheelBuildFailed(NoSolution, code="build-failed"):
     """A source could not be built. lines: the build's output, of which the last are shown."""
-
-    code = "build-failed"
 
     def __init__(self, of: str, why: str, lines: Sequence[str] = (), hint: str | None = None) -> None:
         self.of = of
@@ -202,10 +200,8 @@ class NeedsCompiler(WheelBuildFailed):
         self.reason = reason
 
 
-class IsPlaceholder(WheelBuildFailed):
+class IsPlaceholder(WheelBuildFailed, code="placeholder-package"):
     """The sdist has nothing to build: the wheels are on another index, from which its build would fetch one."""
-
-    code = "placeholder-package"
 
     def __init__(self, of: str, url: str) -> None:
         self.name, self.url = of.partition(" ")[0], url
@@ -219,10 +215,8 @@ def index_hint(url: str, names: Sequence[str]) -> str:
     return "\n    ".join(["add to the end of the spec:", *lines])
 
 
-class WrongWheel(WheelBuildFailed):
+class WrongWheel(WheelBuildFailed, code="wrong-wheel"):
     """The build gave a wheel of another package or for another machine."""
-
-    code = "wrong-wheel"
 
 
 class OtherPackage(WrongWheel):
@@ -237,11 +231,8 @@ class OtherPackage(WrongWheel):
         super().__init__(of, f"the build gave a wheel of {got}, not of {named}", hint=hint)
 
 
-class UnexpectedWheel(EnvspecError):
+class UnexpectedWheel(EnvspecError, exit_code=8, code="build-differs"):
     """A built wheel is not the locked one."""
-
-    exit_code = 8
-    code = "build-differs"
 
     def __init__(self, of: str, found: str, locked: str) -> None:
         super().__init__(

@@ -41,24 +41,16 @@ if TYPE_CHECKING:
 _REASONS: Final = 3
 
 
-class Failed(EnvspecError):
+class Failed(EnvspecError, exit_code=7, code="conformance-failed"):
     """The suite has run, and the stack or a node failed."""
 
-    exit_code = 7
-    code = "conformance-failed"
 
-
-class NotTested(EnvspecError):
+class NotTested(EnvspecError, exit_code=7, code="not-tested"):
     """The suite has run, nothing failed, and checks that an answer needs were not run or ran out of time."""
 
-    exit_code = 7
-    code = "not-tested"
 
-
-class NoTorch(UnfitMachine):
+class NoTorch(UnfitMachine, code="no-torch"):
     """The suite tests torch, which is not in the stack."""
-
-    code = "no-torch"
 
 
 #: What to test.

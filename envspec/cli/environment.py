@@ -35,11 +35,8 @@ if TYPE_CHECKING:
 _MOST_LINES: Final = 12
 
 
-class Drifted(EnvspecError):
+class Drifted(EnvspecError, exit_code=8, code="environment-differs"):
     """The environment differs from its lock."""
-
-    exit_code = 8
-    code = "environment-differs"
 
 
 @click.command()

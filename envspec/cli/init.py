@@ -29,11 +29,8 @@ if TYPE_CHECKING:
     from envspec.operations.lock_state import LockRequest
 
 
-class _Lost(EnvspecError):
+class _Lost(EnvspecError, exit_code=DIFFERENT, code="lines-lost"):
     """The spec lacks lines of the sources, or parts of them: shown beside the result, never raised."""
-
-    exit_code = DIFFERENT
-    code = "lines-lost"
 
 
 @click.command()

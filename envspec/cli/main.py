@@ -115,13 +115,12 @@ def _is_observed() -> bool:
     return monitoring is not None and any(map(monitoring.get_tool, range(6)))
 
 
-class _Interrupted(EnvspecError):
-    exit_code = _INTERRUPTED
-    code = "interrupted"
+class _Interrupted(EnvspecError, exit_code=_INTERRUPTED, code="interrupted"):
+    """Ctrl-C."""
 
 
-class _InternalError(EnvspecError):
-    code = "internal"
+class _InternalError(EnvspecError, code="internal"):
+    """An error that no command expects."""
 
 
 def run(words: Sequence[str]) -> int:

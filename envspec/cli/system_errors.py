@@ -31,16 +31,12 @@ _REFUSED: Final = frozenset(
 _NO_TEMPORARY: Final = "No usable temporary directory"
 
 
-class TooManyOpenFiles(UnfitMachine):
+class TooManyOpenFiles(UnfitMachine, code="too-many-open-files"):
     """The limit of open files is too low, whatever the operation was that met it."""
 
-    code = "too-many-open-files"
 
-
-class FileRefused(UnfitMachine):
+class FileRefused(UnfitMachine, code="file-refused"):
     """The system does not let this process read or write a file that a command needs."""
-
-    code = "file-refused"
 
 
 def system_error(error: BaseException) -> EnvspecError | None:

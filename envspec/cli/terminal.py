@@ -31,11 +31,8 @@ _BOLD, _RED, _PLAIN = "\x1b[1m", "\x1b[1;31m", "\x1b[0m"
 _STATES: Final = {"ok": "\x1b[32m", "warning": "\x1b[33m", "missing": _RED}
 
 
-class CannotAnswer(EnvspecError):
+class CannotAnswer(EnvspecError, exit_code=6, code="output-not-writable"):
     """Standard output can't be written, for example because its disk is full."""
-
-    exit_code = 6
-    code = "output-not-writable"
 
 
 def leave(code: int) -> NoReturn:
@@ -196,11 +193,8 @@ def complete_lock(ctx: click.Context, param: click.Parameter, incomplete: str) -
     return [name for name in names_of_locks(Path()) if name.startswith(incomplete)]
 
 
-class Terminated(EnvspecError):
+class Terminated(EnvspecError, exit_code=143, code="terminated"):
     """The run was ended by SIGTERM; the exit code is the one that shells report."""
-
-    exit_code = 143
-    code = "terminated"
 
 
 @contextlib.contextmanager

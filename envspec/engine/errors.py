@@ -10,57 +10,43 @@ import re
 import ssl
 from collections.abc import Collection
 from enum import Enum
-from typing import ClassVar, Final
+from typing import Final
 
 from msgspec import Struct
 
 from envspec.errors import EnvspecError, NetworkError, UnfitMachine, UsageError
 
 
-class NoEngine(UnfitMachine):
+class NoEngine(UnfitMachine, code="no-engine"):
     """No usable container engine."""
 
-    code = "no-engine"
 
-
-class EngineUnreachable(NetworkError):
+class EngineUnreachable(NetworkError, code="engine-unreachable"):
     """The engine on another machine does not answer."""
 
-    code = "engine-unreachable"
 
-
-class EngineError(UnfitMachine):
+class EngineError(UnfitMachine, code="engine"):
     """The engine refused a request."""
 
-    code = "engine"
 
-
-class NoGpuRuntime(UnfitMachine):
+class NoGpuRuntime(UnfitMachine, code="no-gpu-runtime"):
     """The engine can't give a container its GPUs."""
 
-    code = "no-gpu-runtime"
 
-
-class CannotStart(EnvspecError):
+class CannotStart(EnvspecError, exit_code=126, code="cannot-start"):
     """The container's program can't be run; the exit code is a shell's."""
 
-    exit_code: ClassVar[int] = 126
-    code = "cannot-start"
 
-
-class NoSuchProgram(CannotStart):
-    exit_code: ClassVar[int] = 127
-    code = "no-such-program"
+class NoSuchProgram(CannotStart, exit_code=127, code="no-such-program"):
+    """The image has no such program."""
 
 
 class LimitsRefused(EngineError):
     """The engine may not raise the limits of a container, as in containers."""
 
 
-class PortTaken(EngineError):
+class PortTaken(EngineError, code="port-in-use"):
     """A port of this machine is in use. port: None if the engine does not name it."""
-
-    code = "port-in-use"
 
     def __init__(self, port: int | None) -> None:
         super().__init__(

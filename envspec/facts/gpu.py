@@ -44,10 +44,8 @@ class Runs(Enum):
     NOT = "not"
 
 
-class UnknownGpu(UsageError):
+class UnknownGpu(UsageError, code="unknown-gpu"):
     """A GPU name that no row has."""
-
-    code = "unknown-gpu"
 
 
 class ComputeCapability(Struct, frozen=True, order=True):

@@ -59,10 +59,8 @@ class CudaChoice(Enum):
     ANY = "any"  # [cuda] without a version: whatever the default build has
 
 
-class NoSuchBuild(NoSolution):
+class NoSuchBuild(NoSolution, code="no-torch-build"):
     """A (torch, CUDA) pair that was never published."""
-
-    code = "no-torch-build"
 
 
 class Machines(Struct, frozen=True):
@@ -482,15 +480,13 @@ def _variant_text(variant: str) -> str:
 MEMBERS: Final = ("torchvision", "torchaudio", "torchtext", "torchdata")
 
 
-class FamilyMismatch(NoSolution):
+class FamilyMismatch(NoSolution, code="family-mismatch"):
     """Requests for members of the torch family that no set of releases serves.
 
     what: the requests, or what does not work.
     because: why; empty if nothing more is known.
     packages: those of the requests that exclude each other.
     """
-
-    code = "family-mismatch"
 
     def __init__(self, what: str, because: str = "", packages: Sequence[str] = (), *, hint: str = "") -> None:
         super().__init__(f"{what}: {because}" if because else what, hint=hint)

@@ -28,17 +28,12 @@ from envspec.io.process import ParentLink, StopBy, run_streaming
 from envspec.models import CONDA_REASONS, CondaPackage, Platform
 
 
-class LinkError(EnvspecError):
+class LinkError(EnvspecError, code="install-failed"):
     """rattler could not link a package."""
 
-    code = "install-failed"
 
-
-class BadCondaPackage(EnvspecError):
+class BadCondaPackage(EnvspecError, exit_code=5, code="bad-conda-package"):
     """A conda package that must not be linked into an environment or put into a layer."""
-
-    exit_code = 5
-    code = "bad-conda-package"
 
     def __init__(self, problem: str) -> None:
         super().__init__(
@@ -48,10 +43,8 @@ class BadCondaPackage(EnvspecError):
         )
 
 
-class PrefixTooLong(UsageError):
+class PrefixTooLong(UsageError, code="prefix-too-long"):
     """The environment's path is longer than a package's placeholder."""
-
-    code = "prefix-too-long"
 
 
 class LinkTarget(Struct, frozen=True):

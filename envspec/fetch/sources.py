@@ -135,10 +135,8 @@ async def check_out(address: GitAddress, commit: str, folder: Path, of: str, env
     return _project(address, commit, folder, of)
 
 
-class GitError(NetworkError):
+class GitError(NetworkError, code="git"):
     """A repository can't be read, or does not have what the spec or the lock names."""
-
-    code = "git"
 
 
 class _Git(Struct, frozen=True):

@@ -40,10 +40,8 @@ class UnsafeName(NetworkError):
         )
 
 
-class Truncated(NetworkError):
+class Truncated(NetworkError, code="wrong-size"):
     """An archive whose size is not the locked one."""
-
-    code = "wrong-size"
 
     def __init__(self, of: str, url: str, found: int, locked: int) -> None:
         what = "more than" if found > locked else f"{found:,} of"

@@ -181,10 +181,8 @@ def archive_of(package: Package) -> Archive:
     return Archive(f"{package.name} {package.version}", file.url or "", file.filename, file.sha256, file.size_bytes)
 
 
-class NotOnPage(NetworkError):
+class NotOnPage(NetworkError, code="file-not-on-index"):
     """An index does not list a locked file."""
-
-    code = "file-not-on-index"
 
 
 class WheelUrls:

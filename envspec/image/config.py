@@ -38,10 +38,8 @@ _OCI_TYPES: Final[Mapping[str, str]] = {
 }
 
 
-class BadBase(NetworkError):
+class BadBase(NetworkError, code="bad-base-image"):
     """The base image's config is invalid, or for another platform."""
-
-    code = "bad-base-image"
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,10 +183,8 @@ def union(codes: Iterable[_Container | GpuCodeFound]) -> GpuCodeFound:
     return GpuCodeFound(tuple(sorted(sm, key=key)), tuple(sorted(ptx, key=key)))
 
 
-class GpuCodeMissing(NoSolution):
+class GpuCodeMissing(NoSolution, code="gpu-code-missing"):
     """A GPU of the spec runs the recorded GPU code, but not the wheel's."""
-
-    code = "gpu-code-missing"
 
 
 def compare(lock: Lock, platform: Platform, found: Mapping[str, WheelContent], facts: Facts) -> tuple[str, ...]:

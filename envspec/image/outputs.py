@@ -37,11 +37,8 @@ _REF: Final = "org.opencontainers.image.ref.name"
 _NAME: Final = "io.containerd.image.name"
 
 
-class CannotWriteImage(EnvspecError):
+class CannotWriteImage(EnvspecError, exit_code=6, code="image-not-writable"):
     """The output can't be written."""
-
-    exit_code = 6
-    code = "image-not-writable"
 
 
 def files_of(images: Sequence[Image], index: bytes | None, tags: Sequence[str]) -> list[tuple[str, bytes | Descriptor]]:

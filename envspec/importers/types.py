@@ -249,10 +249,8 @@ class Choices(Struct, frozen=True):
     cuda: str = ""
 
 
-class Unreadable(UsageError):
+class Unreadable(UsageError, code="unreadable-source"):
     """A source that can't be read at all."""
-
-    code = "unreadable-source"
 
     def __init__(self, message: str, *, hint: str = "correct it, or leave it out of the import") -> None:
         super().__init__(message, hint=hint)

@@ -59,11 +59,8 @@ async def link(request: InstallRequest, context: Context, site: StagingFolder, a
         raise
 
 
-class PathEscapes(EnvspecError):
+class PathEscapes(EnvspecError, exit_code=5, code="bad-wheel"):
     """A wheel lists files outside of the environment, which an uninstallation would delete."""
-
-    exit_code = 5
-    code = "bad-wheel"
 
 
 #: Changes if a file is written or replaced: inode, size, mtime_ns. None: missing.

@@ -45,10 +45,8 @@ _TRANSIENT: Final = re.compile(
 )
 
 
-class UvError(EnvspecError):
+class UvError(EnvspecError, code="install-failed"):
     """uv failed with an error that envspec does not know."""
-
-    code = "install-failed"
 
 
 def environ(context: Context) -> dict[str, str]:

@@ -131,10 +131,8 @@ class _Bounded(io.RawIOBase):
             raise tarfile.ReadError(f"it unpacks to more than {self._most} bytes, which is a bomb")
 
 
-class FileConflict(NoSolution):
+class FileConflict(NoSolution, code="file-conflict"):
     """Two packages of the lock have different files at one path."""
-
-    code = "file-conflict"
 
     def __init__(self, path: str, one: str, other: str) -> None:
         super().__init__(

@@ -43,15 +43,12 @@ BASE_CONTENTS: Final = "base-contents"
 IMAGE_ACCOUNTS: Final = "image-accounts"
 
 
-class CacheError(EnvspecError):
+class CacheError(EnvspecError, exit_code=6, code="cache"):
     """The cache can't be written: no space, no permission, a failing disk."""
 
-    exit_code = 6
-    code = "cache"
 
-
-class CacheFull(CacheError):
-    code = "disk-full"
+class CacheFull(CacheError, code="disk-full"):
+    """No space is left for the cache."""
 
 
 def cache_error(folder: Path, error: OSError) -> CacheError:
@@ -70,17 +67,12 @@ def cache_error(folder: Path, error: OSError) -> CacheError:
     )
 
 
-class DamagedCache(EnvspecError):
+class DamagedCache(EnvspecError, exit_code=5, code="damaged-cache"):
     """A file of the cache was changed or removed after it was written."""
 
-    exit_code = 5
-    code = "damaged-cache"
 
-
-class UnsafeCache(UnfitMachine):
+class UnsafeCache(UnfitMachine, code="unsafe-cache"):
     """Other users can have written to the cache, or can replace its folder."""
-
-    code = "unsafe-cache"
 
     def __init__(self, root: Path, what: str, advice: str) -> None:
         super().__init__(
@@ -89,11 +81,8 @@ class UnsafeCache(UnfitMachine):
         )
 
 
-class CacheInUse(EnvspecError):
+class CacheInUse(EnvspecError, exit_code=6, code="cache-in-use"):
     """Another process uses the cache, from which something is to be removed."""
-
-    exit_code = 6
-    code = "cache-in-use"
 
     def __init__(self, root: Path) -> None:
         super().__init__(

@@ -71,10 +71,8 @@ _PRINT_PREFIXES: Final = (
 _PROBE_S: Final = 20
 
 
-class NoConfinement(UnfitMachine):
+class NoConfinement(UnfitMachine, code="no-confinement"):
     """This machine can't confine foreign code, and the user did not allow it to run unconfined."""
-
-    code = "no-confinement"
 
 
 class Sandbox(Struct, frozen=True):

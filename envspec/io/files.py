@@ -31,9 +31,8 @@ FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_SYNC: Final = frozenset({errno.EBADF, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 
 
-class DiskFull(EnvspecError):
-    exit_code = 6
-    code = "disk-full"
+class DiskFull(EnvspecError, exit_code=6, code="disk-full"):
+    """No space is left."""
 
 
 #: How programs in Rust (uv, rattler) and in Python write the number of a system's error, and paths before it.

@@ -35,27 +35,19 @@ class RequestError(NetworkError):
         super().__init__(f"{self.url}: {what}", hint=hint)
 
 
-class Unreachable(RequestError):
+class Unreachable(RequestError, code="unreachable"):
     """No connection: the name is unknown, the port is closed, or the connection broke before an answer."""
 
-    code = "unreachable"
 
-
-class Stalled(RequestError):
+class Stalled(RequestError, code="timeout"):
     """The server took longer than `Timeouts` allow."""
 
-    code = "timeout"
 
-
-class IncompleteResponse(RequestError):
+class IncompleteResponse(RequestError, code="incomplete-response"):
     """The response ended early or is not HTTP."""
 
-    code = "incomplete-response"
 
-
-class TooLarge(RequestError):
-    code = "response-too-large"
-
+class TooLarge(RequestError, code="response-too-large"):
     def __init__(self, url: str, max_bytes: int) -> None:
         limit = f"{max_bytes / 1e6:.0f} MB" if max_bytes >= 1e6 else f"{max_bytes} bytes"
         super().__init__(
@@ -65,10 +57,8 @@ class TooLarge(RequestError):
         )
 
 
-class WrongServer(RequestError):
+class WrongServer(RequestError, code="wrong-server"):
     """A request or redirect to a server outside the allowed bounds. target: its URL."""
-
-    code = "wrong-server"
 
     def __init__(self, url: str, target: str, bounds: Bounds, *, redirected: bool) -> None:
         self.target = shown(target)
@@ -78,12 +68,10 @@ class WrongServer(RequestError):
         super().__init__(url, what, hint=bounds.way_out(target))
 
 
-class BadStatus(RequestError):
+class BadStatus(RequestError, code="http-status"):
     """A response whose status is not 2xx. retry_after: the header as sent. with_login: whether the request had one;
     None: unknown.
     """
-
-    code = "http-status"
 
     def __init__(
         self, url: str, status: int, *, retry_after: str | None = None, with_login: bool | None = None

@@ -31,10 +31,8 @@ _TRIES: Final = 100
 _BETWEEN_TRIES_S: Final = 0.004
 
 
-class OtherFacts(StaleLock):
+class OtherFacts(StaleLock, code="other-facts"):
     """The lock was made with other facts, which decide some of its values differently."""
-
-    code = "other-facts"
 
 
 class StaleCause(Enum):

@@ -48,10 +48,8 @@ _RENAME_EXCHANGE: Final = 2
 _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
-class LockNotWritable(UsageError):
+class LockNotWritable(UsageError, code="lock-not-writable"):
     """The lock's folder can't be written; what was there is untouched."""
-
-    code = "lock-not-writable"
 
 
 def find_lock(argument: str, cwd: Path) -> Path:

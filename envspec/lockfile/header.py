@@ -66,16 +66,12 @@ class Header(NamedTuple):
     base_sha256: str = ""
 
 
-class DamagedLock(StaleLock):
+class DamagedLock(StaleLock, code="damaged-lock"):
     """envspec.lock is not, byte for byte, what envspec wrote."""
 
-    code = "damaged-lock"
 
-
-class NewerFormat(StaleLock):
+class NewerFormat(StaleLock, code="newer-lock-format"):
     """envspec.lock has a format that this envspec does not read."""
-
-    code = "newer-lock-format"
 
 
 def add_checksum(header: str, rest: str) -> str:

@@ -24,10 +24,8 @@ from envspec.registry.reference import is_digest, parse
 from envspec.registry.types import OCI_PLATFORMS, ManifestKind
 
 
-class NoImage(UsageError):
+class NoImage(UsageError, code="no-such-image"):
     """A name that is no image, layout, tar or lock, or that can't be read."""
-
-    code = "no-such-image"
 
     def __init__(self, name: str, why: str, advice: str = "") -> None:
         forms = "name an image in a registry, an OCI layout, a tar of `image build --output`, or a lock"

@@ -14,10 +14,8 @@ from envspec.receipts.compare import against
 from envspec.receipts.model import Receipt, Verdict, problems
 
 
-class BadResults(EnvspecError):
+class BadResults(EnvspecError, code="internal"):
     """Results that this version's suite does not write."""
-
-    code = "internal"
 
 
 def receipt(results: Mapping[str, Any], inputs: ReceiptInputs) -> Receipt:

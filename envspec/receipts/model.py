@@ -217,10 +217,8 @@ RECEIPT_FILE: Final = "receipt.json"
 _WHAT: Final = "name a receipt.json or a folder with one"
 
 
-class BadReceipt(UsageError):
+class BadReceipt(UsageError, code="bad-receipt"):
     """A file that is not a valid receipt, or that a newer envspec wrote."""
-
-    code = "bad-receipt"
 
 
 def dump(receipt: Receipt) -> str:

@@ -13,34 +13,24 @@ from envspec.origins import same_origin
 from envspec.registry.reference import DOCKER_HUB, Action, Endpoint
 
 
-class RegistryError(NetworkError):
+class RegistryError(NetworkError, code="registry"):
     """A registry refused a request, or sent an unusable response."""
 
-    code = "registry"
 
-
-class ImageNotFound(RegistryError):
+class ImageNotFound(RegistryError, code="image-not-found"):
     """The registry has no such image, or not for this platform."""
 
-    code = "image-not-found"
 
-
-class AccessRefused(RegistryError):
+class AccessRefused(RegistryError, code="registry-login"):
     """A login is missing, wrong, or not enough."""
 
-    code = "registry-login"
 
-
-class RateLimited(RegistryError):
+class RateLimited(RegistryError, code="rate-limited"):
     """Too many requests."""
 
-    code = "rate-limited"
 
-
-class WrongDigest(RegistryError):
+class WrongDigest(RegistryError, code="wrong-digest"):
     """The registry's bytes do not have the expected digest."""
-
-    code = "wrong-digest"
 
 
 def refusal(

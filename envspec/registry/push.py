@@ -47,11 +47,8 @@ _NO_CHUNKS: Final = frozenset({400, 404, 405, 411, 415, 501})
 Pieces = Callable[[int], AsyncGenerator[bytes, None]]
 
 
-class TruncatedBlob(EnvspecError):
+class TruncatedBlob(EnvspecError, exit_code=1, code="internal"):
     """A local blob that ends before its size."""
-
-    exit_code = 1
-    code = "internal"
 
     def __init__(self, descriptor: Descriptor, found: int) -> None:
         super().__init__(

@@ -30,9 +30,7 @@ _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
 _LONGEST_NAME: Final = 255
 
 
-class BadReference(UsageError):
-    code = "bad-image-name"
-
+class BadReference(UsageError, code="bad-image-name"):
     def __init__(self, text: str, why: str, hint: str = "the form is registry/repository:tag@sha256:digest") -> None:
         super().__init__(f"{without_registry_login(text)!r} is not the name of an image: {why}", hint=hint)
 

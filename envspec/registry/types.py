@@ -55,10 +55,8 @@ OCI_PLATFORMS: Final[Mapping[Platform, tuple[str, str]]] = {
 }
 
 
-class BadManifest(NetworkError):
+class BadManifest(NetworkError, code="bad-manifest"):
     """The registry's response is not a usable manifest."""
-
-    code = "bad-manifest"
 
 
 class Descriptor(Struct, frozen=True):

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from envspec import credentials
 from envspec.credentials import VARIABLE, channel_without_credentials, is_misread, without_credentials
@@ -67,11 +67,8 @@ class Problem(NamedTuple):
         return {"message": credentials.shown(self.found), "where": where, "hint": self.hint}
 
 
-class SpecError(EnvspecError):
+class SpecError(EnvspecError, exit_code=2, code="spec"):
     """The spec can't be used; `problems` lists all errors, in the order of the file."""
-
-    exit_code: ClassVar[int] = 2
-    code: ClassVar[str] = "spec"
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         found = sorted(problems, key=lambda each: (each.where, each.line or 0, each.key, each.found))
@@ -107,14 +104,11 @@ class BadValue(ValueError):
         return self.hint
 
 
-class RefusedValues(EnvspecError):
+class RefusedValues(EnvspecError, exit_code=2, code="spec"):
     """Values of a spec that a later stage refuses; whoever has the spec adds their places (`load.spec_error`).
 
     found: key, problem and hint of each.
     """
-
-    exit_code: ClassVar[int] = 2
-    code: ClassVar[str] = "spec"
 
     def __init__(self, *found: tuple[KeyPath, str, str]) -> None:
         super().__init__(

@@ -97,7 +97,7 @@ def test_one_recipe_serves_every_compression(tmp_path: Path) -> None:
     assert len(asked) == 1
     shutil.rmtree(tmp_path / "image-layers")
     assert store.write(source, Compression.ZSTD) == late
-    assert kept(tmp_path) == ["3.json", "3.side", "3.zst", "3.zstd.json"]
+    assert kept(tmp_path) == ["4.json", "4.side", "4.zst", "4.zstd.json"]
 
 
 def test_a_zstd_form_is_cancelled(tmp_path: Path, source: Listed, store: LayerStore) -> None:
@@ -106,7 +106,7 @@ def test_a_zstd_form_is_cancelled(tmp_path: Path, source: Listed, store: LayerSt
     cancel.set()
     with pytest.raises(Cancelled):
         store.write(source, Compression.ZSTD, cancel=cancel)
-    assert kept(tmp_path) == ["3.json", "3.side"]
+    assert kept(tmp_path) == ["4.json", "4.side"]
 
 
 def test_processes_at_once_make_it_once(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_killed_at_any_moment(tmp_path: Path, compression: Compression) -> None:
         child.start()
         heads = moments.randint(0, len(sources))
         until = time.monotonic() + 60
-        while len(list(tmp_path.glob("image-layers/*/*/3.json"))) < heads:
+        while len(list(tmp_path.glob("image-layers/*/*/4.json"))) < heads:
             assert time.monotonic() < until, child.exitcode
         time.sleep(moments.uniform(0, longest_s / len(sources)))
         child.kill()
@@ -166,7 +166,7 @@ def test_killed_at_any_moment(tmp_path: Path, compression: Compression) -> None:
                 assert bytes_of(store, layer) == blob
         # The folder is free at once, and what the killed run left is gone after the next.
         assert [store.write(source, compression) for source in sources] == expected
-        each = ["3.json", "3.side"] if compression is Compression.GZIP else ["3.json", "3.side", "3.zst", "3.zstd.json"]
+        each = ["4.json", "4.side"] if compression is Compression.GZIP else ["4.json", "4.side", "4.zst", "4.zstd.json"]
         assert kept(tmp_path) == sorted(each * len(sources))
     assert all(outcomes.values()), outcomes
 
@@ -251,7 +251,7 @@ def test_a_head_that_is_broken_is_none(tmp_path: Path, source: Listed, store: La
         head.write_bytes(content)
     assert store.cached(source.key, Compression.ZSTD) is None
     assert store.write(source, Compression.ZSTD) == layer
-    assert kept(tmp_path) == ["3.json", "3.side", "3.zst", "3.zstd.json"]
+    assert kept(tmp_path) == ["4.json", "4.side", "4.zst", "4.zstd.json"]
 
 
 def test_a_damaged_zstd_form_is_found_and_written_again(tmp_path: Path, source: Listed, store: LayerStore) -> None:

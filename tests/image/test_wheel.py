@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import hashlib
 import json
 import random
@@ -15,6 +14,7 @@ import pytest
 from envspec.image.layers.types import Entry
 from envspec.image.sources.bytecode import PycCompiler
 from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
+from envspec.structs import replace
 from tests.support.builders.wheel_trees import Found, differences, hashed, locked, pip_tree, scheme_of_pip, tree_of
 from tests.support.builders.zips import FILE, PROGRAM, SYMLINK, wheel_members, write_wheel, zipped
 
@@ -153,7 +153,7 @@ def test_the_same_layer_from_any_order_of_wheels_and_any_place(tmp_path: Path) -
         sources.append(WheelSource(tuple(wheels), _SCHEME, None))
 
     def message(source: WheelSource) -> list[Entry]:
-        return [dataclasses.replace(entry, data=None) for entry in source.entries()]
+        return [replace(entry, data=None) for entry in source.entries()]
 
     one, other = sources
     assert one.key == other.key
@@ -171,12 +171,12 @@ def test_what_the_key_follows_from() -> None:
         WheelSource((wheel,), _SCHEME, PycCompiler(Path("python"), "3.11.15")).key,
         WheelSource((wheel,), Scheme.of("3.12"), None).key,
         WheelSource((wheel,), Scheme.of_venv("3.11"), None).key,
-        WheelSource((dataclasses.replace(wheel, sha256="1" * 64),), _SCHEME, None).key,
-        WheelSource((dataclasses.replace(wheel, direct_url="https://example.com/a.whl"),), _SCHEME, None).key,
-        WheelSource((wheel, dataclasses.replace(wheel, name="b")), _SCHEME, None).key,
+        WheelSource((replace(wheel, sha256="1" * 64),), _SCHEME, None).key,
+        WheelSource((replace(wheel, direct_url="https://example.com/a.whl"),), _SCHEME, None).key,
+        WheelSource((wheel, replace(wheel, name="b")), _SCHEME, None).key,
     ]
     assert len(set(keys)) == len(keys)
-    moved = dataclasses.replace(wheel, path=Path("elsewhere"))
+    moved = replace(wheel, path=Path("elsewhere"))
     assert WheelSource((moved,), _SCHEME, PycCompiler(Path("other"), "3.11.16", jobs=9)).key == keys[1]
 
 
@@ -185,7 +185,7 @@ def test_what_the_key_follows_from() -> None:
 )
 def test_versions_are_compared_as_versions(spelled: str, version: str, tmp_path: Path) -> None:
     path = write_wheel(tmp_path, "My_Thing", spelled)
-    wheel = dataclasses.replace(locked(path), name="my-thing", version=version)
+    wheel = replace(locked(path), name="my-thing", version=version)
     assert list(WheelSource((wheel,), _SCHEME, None).entries())
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from msgspec.structs import fields
 
 from envspec.importers import importer_of, new_import
 from envspec.importers.conda_explicit import read_explicit

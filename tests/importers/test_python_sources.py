@@ -6,13 +6,13 @@ Each folder under golden/python is a project and what importing it gives, `expec
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from envspec import documents
 from envspec.errors import UsageError
@@ -41,7 +41,7 @@ def shown(found: Import) -> Iterator[str]:
     """The ledger, then the draft, a line each."""
     for entry in found.ledger:
         yield f"{entry.source}: {entry.outcome.value}: {entry.text}{f' -> {entry.reason}' if entry.reason else ''}"
-    for each in dataclasses.fields(found.draft):
+    for each in structs.fields(found.draft):
         value = getattr(found.draft, each.name)
         for item in value.items() if isinstance(value, dict) else value if isinstance(value, list) else [value]:
             if item:

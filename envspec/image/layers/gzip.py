@@ -42,11 +42,8 @@ _LEVEL: Final = 3
 MIN_COPIED_BYTES: Final = 8192
 
 
-class BadArchive(EnvspecError):
+class BadArchive(EnvspecError, exit_code=5, code="bad-wheel"):
     """A wheel whose content differs from its directory, or a file that changed while it was read."""
-
-    exit_code = 5
-    code = "bad-wheel"
 
     def __init__(self, archive: Path, why: str) -> None:
         super().__init__(f"{archive.name}: {why}", hint=f"remove {archive} and try again; no layer was written")

@@ -119,7 +119,7 @@ def read_head(folder: Path) -> LayerHead | None:
     try:
         head = _without_checksum(head_path(folder).read_bytes(), LayerHead)
         is_complete = (folder / head.file).stat().st_size == head.side_bytes + head.table_bytes
-    except (OSError, ValueError, LookupError):
+    except (OSError, ValueError, LookupError, TypeError):
         return None
     return head if is_complete else None
 
@@ -295,7 +295,7 @@ def read_zstd_head(folder: Path) -> ZstdHead | None:
     try:
         head = _without_checksum(zstd_head_path(folder).read_bytes(), ZstdHead)
         return head if (folder / head.file).stat().st_size == head.blob_bytes else None
-    except (OSError, ValueError, LookupError):
+    except (OSError, ValueError, LookupError, TypeError):
         return None
 
 

@@ -98,10 +98,8 @@ def _name_of(archive: Path, cache: Path) -> str:
     return str(archive.absolute())
 
 
-class WrongBlob(NetworkError):
+class WrongBlob(NetworkError, code="wrong-digest"):
     """Bytes that do not match their digest."""
-
-    code = "wrong-digest"
 
 
 class FileBlob(Struct, frozen=True):
@@ -187,10 +185,8 @@ def _damaged(path: Path, descriptor: Descriptor) -> DamagedCache:
     )
 
 
-class UnknownLayer(EnvspecError):
+class UnknownLayer(EnvspecError, code="internal"):
     """A layer that this store did not return."""
-
-    code = "internal"
 
 
 class LayerStore:

@@ -34,10 +34,8 @@ _OCTAL_7: Final = 0o7777777
 _OCTAL_11: Final = 0o77777777777
 
 
-class BadEntry(EnvspecError):
+class BadEntry(EnvspecError, code="internal"):
     """An entry that engines would reject or misread: a bug in its source."""
-
-    code = "internal"
 
     def __init__(self, layer: str, path: str, why: str) -> None:
         super().__init__(

@@ -39,11 +39,8 @@ _END64_LOCATOR: Final = struct.Struct("<4sLQL")
 _MAX_DESCRIPTOR_BYTES: Final = 24
 
 
-class BadWheel(EnvspecError):
+class BadWheel(EnvspecError, exit_code=5, code="bad-wheel"):
     """A wheel that does not match its name, or that must not be unpacked."""
-
-    exit_code = 5
-    code = "bad-wheel"
 
     def __init__(self, filename: str, what: str) -> None:
         super().__init__(

@@ -58,10 +58,8 @@ _ENVIRON: Final = {"PYTHONHASHSEED": "0"}
 _MAGIC: Final = {"3.9": 3425, "3.10": 3439, "3.11": 3495, "3.12": 3531, "3.13": 3571}
 
 
-class CompilerFailed(EnvspecError):
+class CompilerFailed(EnvspecError, code="bytecode-failed"):
     """The compiling Python ended early."""
-
-    code = "bytecode-failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,11 +287,8 @@ class _Worker:
         )
 
 
-class BadPython(EnvspecError):
+class BadPython(EnvspecError, exit_code=5, code="bad-python-build"):
     """A standalone build with an unexpected or unsafe layout."""
-
-    exit_code = 5
-    code = "bad-python-build"
 
     def __init__(self, archive: str, what: str) -> None:
         super().__init__(
@@ -429,10 +424,8 @@ def _unpack(archive: Path, folder: Path) -> None:
                 path.chmod(mode_of(info))
 
 
-class NoCompiler(UnfitMachine):
+class NoCompiler(UnfitMachine, code="no-bytecode-python"):
     """No Python on this machine compiles bytecode that the image's Python can load."""
-
-    code = "no-bytecode-python"
 
 
 async def find_compiler(

@@ -80,10 +80,8 @@ class ChangedPath(Struct, frozen=True):
     size_bytes: int = 0
 
 
-class BadChange(NoSolution):
+class BadChange(NoSolution, code="bad-system-change"):
     """A change in the container that no layer can contain."""
-
-    code = "bad-system-change"
 
 
 def read_changes(
@@ -287,11 +285,8 @@ class SystemLayerRequest(Struct, frozen=True):
         return cache / "system-layers" / self.key
 
 
-class SystemDiffers(EnvspecError):
+class SystemDiffers(EnvspecError, exit_code=8, code="system-differs"):
     """A system layer differs from the lock."""
-
-    exit_code = 8
-    code = "system-differs"
 
 
 def find_system_layer(request: SystemLayerRequest, cache: Path) -> tuple[SystemLayer, SystemSource] | None:

@@ -82,16 +82,12 @@ class ContainerJob(Struct, frozen=True):
     index: Path | None = None
 
 
-class InstallFailed(NoSolution):
+class InstallFailed(NoSolution, code="apt-failed"):
     """The packages can't be installed in the base."""
 
-    code = "apt-failed"
 
-
-class ArchiveUnreachable(NetworkError):
+class ArchiveUnreachable(NetworkError, code="apt-unreachable"):
     """The archive of packages can't be read."""
-
-    code = "apt-unreachable"
 
 
 async def run_job(runner: DockerRunner, log: _Log, read: Callable[[ContainerFiles], T]) -> T:

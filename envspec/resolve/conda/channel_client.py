@@ -112,10 +112,8 @@ def _loopback_without_proxy() -> Iterator[None]:
         os.environ.update(before)
 
 
-class ChannelError(RequestError):
+class ChannelError(RequestError, code="bad-channel"):
     """A channel gave no usable repodata."""
-
-    code = "bad-channel"
 
 
 _URL: Final = re.compile(r"(?:https?|file|s3|gcs|oci)://[^\s'\")]+")

@@ -109,10 +109,8 @@ def _nodes(message: str) -> Iterator[tuple[int, str, str]]:
 _MOST_CHAINS: Final = 6
 
 
-class CpuFallback(NoSolution):
+class CpuFallback(NoSolution, code="cpu-fallback"):
     """A package that has CUDA builds would be installed for the CPU."""
-
-    code = "cpu-fallback"
 
 
 async def no_solution_error(error: CondaUnsolvable, request: CondaRequest, channels: Channels) -> EnvspecError:

@@ -87,10 +87,8 @@ class PypiNames(Struct, frozen=True):
         return next((part for part in parts if part in self.facts.channels), None)
 
 
-class UnmappedName(NoSolution):
+class UnmappedName(NoSolution, code="unmapped-conda-name"):
     """Conda packages that install Python packages of unknown name or version."""
-
-    code = "unmapped-conda-name"
 
     def __init__(self, packages: Sequence[CondaPackage], names: PypiNames) -> None:
         odd: list[CondaPackage] = []

@@ -25,16 +25,12 @@ from envspec.spec.sections import Pip
 from envspec.structs import replace
 
 
-class PypiCondaConflict(NoSolution):
+class PypiCondaConflict(NoSolution, code="pypi-conda-conflict"):
     """[pip] and [conda] require different things of one Python package."""
 
-    code = "pypi-conda-conflict"
 
-
-class FoundConflict(NoSolution):
+class FoundConflict(NoSolution, code="on-top-of-conflict"):
     """[pip] requires something else than what is installed already."""
-
-    code = "on-top-of-conflict"
 
 
 def check_conflicts(
@@ -167,17 +163,15 @@ class UnbuiltSdist(Struct, frozen=True):
 GPUS_LINES: Final = '[cuda]\n    gpus = ["A100", "H100"]'
 
 
-class UnusableSdists(NoSolution):
+class UnusableSdists(NoSolution, code="unusable-sdists"):
     """Releases without a wheel, whose sdists may not be built, or whose builds failed."""
-
-    code = "unusable-sdists"
 
     def __init__(self, message: str, sdists: Sequence[UnbuiltSdist], hint: str) -> None:
         super().__init__(message, hint=hint)
         self.sdists = tuple(sdists)
 
 
-class NeedsSdist(UnusableSdists):
+class NeedsSdist(UnusableSdists, code="needs-sdist"):
     """Releases without a wheel, whose sdists may not be built, or not by compilers.
 
     allowed: what `[pip.build] packages` lists already.
@@ -186,8 +180,6 @@ class NeedsSdist(UnusableSdists):
     elsewhere: where there are wheels.
     failed: others, whose builds failed.
     """
-
-    code = "needs-sdist"
 
     def __init__(  # noqa: PLR0913 (one message of all)
         self,

@@ -27,10 +27,8 @@ class _Wheel(Struct, frozen=True):
     filename: str
 
 
-class NoFittingWheel(NoSolution):
+class NoFittingWheel(NoSolution, code="no-fitting-wheel"):
     """An index has wheels of an extension, and none fits the target's torch."""
-
-    code = "no-fitting-wheel"
 
 
 async def no_fitting_wheel(name: str, request: PypiRequest, view: View) -> NoFittingWheel | None:

@@ -94,11 +94,8 @@ class Unsolvable(NoSolution):
     is_hint_general: bool = False
 
 
-class ResolverError(EnvspecError):
+class ResolverError(EnvspecError, exit_code=1, code="resolver-failed"):
     """A resolver cannot be run, or its output cannot be read."""
-
-    exit_code = 1
-    code = "resolver-failed"
 
 
 _PIN: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==([^\s;\\]+)")

@@ -27,10 +27,8 @@ class NotListed(Exception):
     """The index does not have the project (404)."""
 
 
-class PackageIndexError(NetworkError):
+class PackageIndexError(NetworkError, code="bad-index"):
     """An index sent something unusable."""
-
-    code = "bad-index"
 
 
 class PackageIndex(Struct, frozen=True):
