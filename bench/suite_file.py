@@ -21,7 +21,7 @@ from typing import Final
 from bench.harness import describe
 from envspec.conformance.results import Status
 from envspec.errors import EnvspecError
-from envspec.operations.suite_file import write_suite_file
+from envspec.operations.fleet import write_suite_file
 from envspec.receipts.model import read
 from tests.support.machines.stack import interpreter, run_uv
 

@@ -140,7 +140,7 @@ def command(lock: str | None, report: Path | None, **chosen: Any) -> Result:
     from envspec.report import check_writable
 
     if chosen["write_suite"]:
-        from envspec.operations.suite_file import write_suite_file
+        from envspec.operations.fleet import write_suite_file
 
         if lock:
             raise UsageError("--write-suite writes a file for any stack, and accepts no LOCK", hint="leave LOCK out")

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from envspec.cli import file_limit, output, terminal
+from envspec.cli import output, terminal
 from envspec.errors import EXIT_CODES, EnvspecError, UsageError
 from envspec.names import RENAMED
 from envspec.version import VERSION
@@ -96,7 +96,7 @@ def cli() -> None:
 def main() -> None:
     """Run a command. Every error is one message on stderr, and an exit code."""
     terminal.soften_streams()
-    file_limit.raise_limit()
+    terminal.raise_limit()
     code = run(sys.argv[1:])
     if not _is_observed():
         # Nothing of ours waits for the interpreter's own end, which takes a tenth of a short run. After a solve of

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
-from envspec.cli.file_limit import limit_text
+from envspec.cli.terminal import limit_text
 from envspec.conformance.results import error_chain
 from envspec.errors import EnvspecError, UnfitMachine
 from envspec.io.files import FULL, DiskFull, SystemFault, system_faults

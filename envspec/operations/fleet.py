@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import shlex
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -12,20 +14,22 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+import envspec.conformance
+import envspec.verifier
 from envspec.conformance.selection import SuiteSelection
 from envspec.context import Context
 from envspec.data import read_template
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import UsageError
 from envspec.escaping import one_line
-from envspec.io.files import read_untrusted, write_file
+from envspec.io.files import read_untrusted, replace_user_file, write_file
 from envspec.models import Lock, Platform
 from envspec.operations.conformance import local_python, lock_name, suite_request
-from envspec.operations.suite_file import suite_file
 from envspec.receipts.fleet import Fleet, FleetNode, fleet
 from envspec.receipts.model import RECEIPT_FILE, BadReceipt, LockName, Receipt, load
 from envspec.registry.reference import parse
 from envspec.structs import replace
+from envspec.version import VERSION
 
 #: In a folder of receipts: the nodes of the run, one on a line.
 NODES_FILE: Final = "nodes.txt"
@@ -202,3 +206,57 @@ def _read(folder: Path) -> tuple[Receipt | None, str]:
         return None, one_line(error.message)
     except (ValueError, RecursionError) as error:
         return None, one_line(f"its receipt is not valid: {error}")
+
+
+_SHEBANG: Final = b"#!/usr/bin/env python3\n"
+#: It is unpacked at its start: processes of checks start faster from files than from an archive, 16 of them in a run.
+_MAIN: Final = """\
+import sys
+
+if sys.version_info < (3, 9):
+    sys.exit("envspec-conformance needs Python 3.9 or newer; this is " + sys.version.split()[0])
+
+import os
+import tempfile
+import zipfile
+
+with tempfile.TemporaryDirectory(prefix="envspec-suite-") as folder:
+    zipfile.ZipFile(sys.path[0]).extractall(folder)
+    program = os.path.basename(sys.argv[0])
+    sys.path[0] = folder
+    from envspec.conformance.main import main
+
+    status = main(sys.argv[1:], "{version}", program)
+sys.exit(status)
+"""
+#: The earliest time that a zip has: the same suite gives the same bytes.
+_TIME: Final = (1980, 1, 1, 0, 0, 0)
+
+
+def suite_file() -> bytes:
+    """The bytes of the file."""
+    contents = {"__main__.py": _MAIN.replace("{version}", VERSION).encode(), "envspec/__init__.py": b""}
+    for package in (envspec.conformance, envspec.verifier):
+        folder = Path(package.__path__[0])
+        for path in folder.rglob("*.py"):
+            contents[f"envspec/{folder.name}/{path.relative_to(folder).as_posix()}"] = path.read_bytes()
+    packed = io.BytesIO()
+    packed.write(_SHEBANG)
+    # Uncompressed: compressed bytes depend on the version of zlib.
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(contents):
+            entry = zipfile.ZipInfo(name, _TIME)
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, contents[name])
+    return packed.getvalue()
+
+
+def write_suite_file(path: Path) -> Path:
+    """Write the file, executable.
+
+    Raises:
+        UsageError: it can't be written.
+    """
+    replace_user_file(path, suite_file())
+    path.chmod(0o755)
+    return path

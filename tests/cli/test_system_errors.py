@@ -15,10 +15,10 @@ from tests.support.user import ROOT
 
 _PROGRAM = """
 import resource
-from envspec.cli import file_limit
-file_limit._MOST = 150
+from envspec.cli import terminal
+terminal._MOST = 150
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
-file_limit.raise_limit()
+terminal.raise_limit()
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 

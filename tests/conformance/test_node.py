@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from envspec.operations.suite_file import write_suite_file
+from envspec.operations.fleet import write_suite_file
 from envspec.receipts.model import dump
 from tests.receipts.test_fleet import run
 from tests.support.machines import driver as made_driver

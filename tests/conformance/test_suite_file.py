@@ -18,7 +18,7 @@ import pytest
 
 from envspec.conformance.receipt import RECEIPT_MARK
 from envspec.conformance.request import LockedStack, SuiteRequest
-from envspec.operations.suite_file import suite_file, write_suite_file
+from envspec.operations.fleet import suite_file, write_suite_file
 from envspec.receipts.model import LockName, load, read
 from envspec.report import RECEIPT, RECEIPT_FILES
 from envspec.verifier.types import Expected

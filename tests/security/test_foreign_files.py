@@ -16,7 +16,7 @@ from typing import Final
 
 import pytest
 
-from envspec.operations.suite_file import write_suite_file
+from envspec.operations.fleet import write_suite_file
 from envspec.receipts.model import dump
 from tests.support import preloaded
 from tests.support.builders import receipts
