@@ -213,25 +213,6 @@ class Http:
         self.late = limits(sock_read=timeouts.total_s)
         self._proxy_of: dict[tuple[str, str | None, int | None], str | None] = {}
 
-    async def get(
-        self,
-        url: str,
-        *,
-        headers: Mapping[str, str] | None = None,
-        max_bytes: int = PAGE_BYTES,
-        within: Bounds | None = None,
-    ) -> Response:
-        """Fetch a whole response of any status.
-
-        A user and password in `url` are sent as basic authentication, to that origin only. within: the servers that
-        may be reached, by redirects too; None: any.
-
-        Raises:
-            WrongServer: the URL or a redirect is not within `within`.
-            NetworkError: no response after all retries, or one larger than `max_bytes`.
-        """
-        return await self.request("GET", url, headers=headers, max_bytes=max_bytes, within=within)
-
     async def request(
         self,
         method: str,
@@ -242,7 +223,15 @@ class Http:
         max_bytes: int = PAGE_BYTES,
         within: Bounds | None = None,
     ) -> Response:
-        """Like `get`, with another method; only GET and HEAD follow redirects."""
+        """Fetch a whole response of any status; only GET and HEAD follow redirects.
+
+        A user and password in `url` are sent as basic authentication, to that origin only. within: the servers that
+        may be reached, by redirects too; None: any.
+
+        Raises:
+            WrongServer: the URL or a redirect is not within `within`.
+            NetworkError: no response after all retries, or one larger than `max_bytes`.
+        """
         request = self._request_for(method, url, {**ZIPPED, **(headers or {})}, within)
         request = replace(request, body=body, timeout=self.whole, auto_decompress=False)
         return await self._with_retries(
@@ -293,7 +282,7 @@ class Http:
         """A part of a file, or all of it from a server without ranges. span: as `bytes=0-99`.
 
         Raises:
-            NetworkError: as `get`; what `admit` raises passes unchanged.
+            NetworkError: as `request`; what `admit` raises passes unchanged.
         """
 
         async def use(response: ClientResponse) -> Response:

@@ -27,20 +27,24 @@ class LazyHttp:
         self._opening = asyncio.Lock()
         stack.callback(self._plain.close)
 
-    async def get(
+    async def request(
         self,
+        method: str,
         url: str,
         *,
         headers: Mapping[str, str] | None = None,
         max_bytes: int = PAGE_BYTES,
         within: Bounds | None = None,
     ) -> Response:
-        sent = {**ZIPPED, **(headers or {})}
-        try:
-            return await self._plain.get(url, headers=sent, max_bytes=max_bytes, within=within)
-        except NotPlain as fault:
-            http = await self._opened_after(fault)
-        return await http.get(url, headers=headers, max_bytes=max_bytes, within=within)
+        fault = NotPlain("not GET")
+        if method == "GET":
+            sent = {**ZIPPED, **(headers or {})}
+            try:
+                return await self._plain.get(url, headers=sent, max_bytes=max_bytes, within=within)
+            except NotPlain as found:
+                fault = found
+        http = await self._opened_after(fault)
+        return await http.request(method, url, headers=headers, max_bytes=max_bytes, within=within)
 
     async def part(self, url: str, span: str, admit: Admit, *, max_bytes: int, within: Bounds | None) -> Response:
         sent = {**UNCHANGED, "Range": span}
@@ -49,12 +53,6 @@ class LazyHttp:
         except NotPlain as fault:
             http = await self._opened_after(fault)
         return await http.part(url, span, admit, max_bytes=max_bytes, within=within)
-
-    async def request(
-        self, method: str, url: str, *, headers: Mapping[str, str] | None = None, within: Bounds | None = None
-    ) -> Response:
-        http = await self._opened()
-        return await http.request(method, url, headers=headers, within=within)
 
     async def download(self, url: str, file: IO[bytes], max_bytes: int, *, within: Bounds | None = None) -> str:
         http = await self._opened()

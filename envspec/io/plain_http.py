@@ -385,7 +385,7 @@ class PlainHttp:
         within: Bounds | None,
         admit: Admit | None = None,
     ) -> Response:
-        """As `Http.get`. admit: called before the body is read.
+        """As `Http.request`. admit: called before the body is read.
 
         Raises:
             NotPlain: the answer is not plain, or the URL not within `within`.

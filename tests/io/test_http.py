@@ -48,7 +48,7 @@ def fetch(answer: Callable[[Asked], Answer], **settings: object) -> Response:
     got: list[Response] = []
 
     async def scenario(http: Http, server: RawServer) -> None:
-        got.append(await http.get(f"{server.url}/"))
+        got.append(await http.request("GET", f"{server.url}/"))
 
     talk(answer, scenario, **settings)  # type: ignore[arg-type]
     return got[0]
@@ -70,10 +70,10 @@ def test_a_response_and_its_request() -> None:
 def test_connections_are_kept_alive_and_bounded() -> None:
     async def one_by_one(http: Http, server: RawServer) -> None:
         for _ in range(10):
-            await http.get(f"{server.url}/")
+            await http.request("GET", f"{server.url}/")
 
     async def at_once(http: Http, server: RawServer) -> None:
-        await asyncio.gather(*(http.get(f"{server.url}/{n}") for n in range(100)))
+        await asyncio.gather(*(http.request("GET", f"{server.url}/{n}") for n in range(100)))
 
     assert talk(lambda _: reply(200, b"x"), one_by_one).connections == 1
     server = talk(lambda _: [0.01, *reply(200, b"x")], at_once)
@@ -124,7 +124,7 @@ BOMB = reply(200, gzip.compress(b"\0" * 10_000_000), {"Content-Encoding": "gzip"
 def test_responses_that_fail(answer: Answer, kind: type[Exception], text: str, attempts: int) -> None:
     async def scenario(http: Http, server: RawServer) -> None:
         with pytest.raises(kind, match=text):
-            await http.get(f"{server.url}/", max_bytes=100_000)
+            await http.request("GET", f"{server.url}/", max_bytes=100_000)
 
     assert len(talk(lambda _: answer, scenario, timeouts=replace(QUICK, total_s=0.8)).asked) == attempts
 
@@ -132,7 +132,7 @@ def test_responses_that_fail(answer: Answer, kind: type[Exception], text: str, a
 def test_retries_end() -> None:
     async def scenario(http: Http, server: RawServer) -> None:
         with pytest.raises(http_types.Unreachable, match="the connection broke"):
-            await http.get(f"{server.url}/")
+            await http.request("GET", f"{server.url}/")
 
     # aiohttp sends it once more within each attempt that ends without a response.
     assert QUICK.attempts <= len(talk(lambda _: [RESET], scenario).asked) <= 2 * QUICK.attempts
@@ -143,7 +143,7 @@ def test_retries_end() -> None:
 )
 def test_a_permanent_status_is_the_response(status: int, attempts: int) -> None:
     async def scenario(http: Http, server: RawServer) -> None:
-        got = await http.get(f"{server.url}/")
+        got = await http.request("GET", f"{server.url}/")
         with pytest.raises(http_types.BadStatus, match=f"HTTP {status}"):
             got.checked()
 
@@ -169,7 +169,7 @@ def test_a_closed_port_is_named() -> None:
             url = f"{server.url}/simple/?key=secret"
         async with open_http({}, timeouts=QUICK) as http:
             with pytest.raises(http_types.Unreachable, match="no connection") as caught:
-                await http.get(url)
+                await http.request("GET", url)
             assert "secret" not in str(caught.value)
             assert caught.value.exit_code == 5
 
@@ -180,14 +180,14 @@ def test_a_closed_port_is_named() -> None:
 def test_what_is_no_url_is_refused(url: str) -> None:
     async def scenario(http: Http, server: RawServer) -> None:
         with pytest.raises(http_types.RequestError):
-            await http.get(url)
+            await http.request("GET", url)
 
     talk(lambda _: reply(200), scenario)
 
 
 def test_credentials_of_a_url_are_sent_and_never_told() -> None:
     async def scenario(http: Http, server: RawServer) -> None:
-        got = await http.get(server.url.replace("://", "://user:hunter2@"))
+        got = await http.request("GET", server.url.replace("://", "://user:hunter2@"))
         assert "hunter2" not in got.url
         with pytest.raises(http_types.BadStatus) as caught:
             got.checked()
@@ -200,8 +200,8 @@ def test_credentials_of_a_url_are_sent_and_never_told() -> None:
 def test_credentials_belong_to_an_origin() -> None:
     async def scenario(http: Http, server: RawServer) -> None:
         async with RawServer(lambda _: reply(200)) as other:
-            await http.get(server.url)
-            await http.get(other.url)
+            await http.request("GET", server.url)
+            await http.request("GET", other.url)
         assert "authorization" in server.asked[0].headers
         assert "authorization" not in other.asked[0].headers
 
@@ -213,7 +213,7 @@ def test_a_redirect_is_followed_within_its_origin_with_credentials() -> None:
         return reply(200, b"there") if asked.path == "/b" else reply(302, b"", {"Location": "b"})
 
     async def scenario(http: Http, server: RawServer) -> None:
-        got = await http.get(f"{server.url}/a", headers={"Authorization": "Bearer token"})
+        got = await http.request("GET", f"{server.url}/a", headers={"Authorization": "Bearer token"})
         assert (got.body, got.url) == (b"there", f"{server.url}/b")
 
     assert [asked.headers.get("authorization") for asked in talk(answer, scenario).asked] == ["Bearer token"] * 2
@@ -230,13 +230,13 @@ def test_a_redirect_carries_no_credentials_to_another_origin(status: int) -> Non
             open_http({}, credentials={server.url: Credential("user", "hunter2")}, timeouts=QUICK) as http,
         ):
             headers = {"Authorization": "Bearer token", "Cookie": "a=b", "X-Plain": "kept"}
-            assert (await http.get(server.url, headers=headers)).body == b"there"
+            assert (await http.request("GET", server.url, headers=headers)).body == b"there"
             assert server.asked[0].headers["authorization"] == "Bearer token"
             arrived = other.asked[0].headers
             assert "authorization" not in arrived
             assert "cookie" not in arrived
             assert arrived["x-plain"] == "kept"
-            await http.get(server.url)
+            await http.request("GET", server.url)
             assert "authorization" not in other.asked[1].headers
 
     asyncio.run(run())
@@ -253,8 +253,8 @@ def test_the_netrc_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_proxy_is_used_for_other_hosts_and_not_for_loopback() -> None:
     async def scenario(http: Http, server: RawServer) -> None:
-        assert (await http.get("http://index.invalid/simple/")).body == b"by proxy"
-        await http.get(f"{server.url}/direct")
+        assert (await http.request("GET", "http://index.invalid/simple/")).body == b"by proxy"
+        await http.request("GET", f"{server.url}/direct")
 
     server = talk(lambda _: reply(200, b"by proxy"), scenario, environ={"http_proxy": "SERVER"})
     assert [asked.target for asked in server.asked] == ["http://index.invalid/simple/", "/direct"]
@@ -263,7 +263,7 @@ def test_a_proxy_is_used_for_other_hosts_and_not_for_loopback() -> None:
 def test_a_proxy_that_refuses_is_named() -> None:
     async def scenario(http: Http, server: RawServer) -> None:
         with pytest.raises(http_types.RequestError, match="HTTP 407"):
-            await http.get("https://index.invalid/simple/")
+            await http.request("GET", "https://index.invalid/simple/")
 
     talk(lambda _: reply(407), scenario, environ={"HTTPS_PROXY": "SERVER"})
 
@@ -278,7 +278,7 @@ def test_https_to_a_plain_server_is_explained() -> None:
         server = await asyncio.start_server(refuse, "127.0.0.1", 0)
         async with open_http({}, timeouts=QUICK) as http:
             with pytest.raises(http_types.RequestError, match="check whether the server speaks http://"):
-                await http.get(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+                await http.request("GET", f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
         server.close()
 
     asyncio.run(run())
@@ -309,9 +309,9 @@ def test_an_untrusted_certificate_is_explained(tmp_path: Path) -> None:
             url = f"https://{server.host}/"
             async with open_http({}, timeouts=QUICK) as http:
                 with pytest.raises(http_types.RequestError, match=r"not trusted.*self.signed"):
-                    await http.get(url)
+                    await http.request("GET", url)
             for variable in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
                 async with open_http({variable: str(certificate)}, timeouts=QUICK) as http:
-                    assert (await http.get(url)).body == b"safe"
+                    assert (await http.request("GET", url)).body == b"safe"
 
     asyncio.run(run())

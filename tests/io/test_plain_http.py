@@ -158,7 +158,7 @@ def test_every_answer_has_the_result_of_http(name: str) -> None:
 
     async def outcome(http: object, server: RawServer) -> tuple[object, ...]:
         try:
-            got = await http.get(f"{server.url}/a/b", max_bytes=MOST)  # type: ignore[attr-defined]
+            got = await http.request("GET", f"{server.url}/a/b", max_bytes=MOST)  # type: ignore[attr-defined]
         except EnvspecError as error:
             return type(error), error.message, error.hint
         headers = {each: got.headers.get(each) for each in ("Content-Type", "ETag", "Content-Encoding", "X-More")}
@@ -212,7 +212,9 @@ def test_the_request_is_the_one_of_http() -> None:
             for each in (http, lazy):
                 for login in ("", "user:pass%2Fword@", "t%20oken@", "user:@", "%C3%BC:%25@"):
                     address = server.url.replace("://", f"://{login}")
-                    await each.get(f"{address}/simple/a/torch-1.0%2Bcu1.whl", headers={"Accept": "text/html"})
+                    await each.request(
+                        "GET", f"{address}/simple/a/torch-1.0%2Bcu1.whl", headers={"Accept": "text/html"}
+                    )
                     assert isinstance(each, LazyHttp) is (each is lazy)
                 await each.part(f"{server.url}/x", "bytes=-5", lambda *_: None, max_bytes=9, within=None)
 
@@ -254,7 +256,7 @@ def test_a_request_on_a_connection_that_closes_is_repeated(end: End) -> None:
 
     async def scenario(server: RawServer) -> None:
         async with open_lazy_http({}, timeouts=QUICK) as lazy:
-            bodies = [(await lazy.get(f"{server.url}/{number}")).body for number in range(4)]
+            bodies = [(await lazy.request("GET", f"{server.url}/{number}")).body for number in range(4)]
             assert bodies == [b"first", b"next", b"next", b"next"]
         assert [each.path for each in server.asked] == ["/0", "/1", "/1", "/2", "/3"]
         assert [each.headers.get("connection") for each in server.asked].count(None) == 5
@@ -279,7 +281,7 @@ def test_a_server_with_another_answer_is_left_to_http() -> None:
     async def scenario(server: RawServer) -> None:
         async with open_lazy_http({}, timeouts=QUICK) as lazy:
             for number in range(3):
-                assert (await lazy.get(f"{server.url}/{number}")).status == 403
+                assert (await lazy.request("GET", f"{server.url}/{number}")).status == 403
         assert [each.path for each in server.asked] == ["/0", "/0", "/1", "/2"]
 
     serve(reply(403), scenario)
@@ -295,7 +297,7 @@ def test_a_server_that_wants_a_pause_gets_it(status: int) -> None:
 
     async def scenario(server: RawServer) -> None:
         async with open_lazy_http({}, timeouts=QUICK) as lazy:
-            assert (await lazy.get(f"{server.url}/")).body == b"x"
+            assert (await lazy.request("GET", f"{server.url}/")).body == b"x"
 
     serve(answer, scenario)
     assert asked[1] - asked[0] >= 1.0
@@ -306,7 +308,7 @@ def test_a_redirect_is_followed_within_its_bounds() -> None:
 
     async def scenario(server: RawServer) -> None:
         async with open_lazy_http({}, timeouts=QUICK) as lazy:
-            got = await lazy.get(f"{server.url}/old", within=Bounds("index corp", [server.url], ""))
+            got = await lazy.request("GET", f"{server.url}/old", within=Bounds("index corp", [server.url], ""))
             assert (got.url, got.body) == (f"{server.url}/new", b"here")
 
     serve(lambda asked: moved if asked.path == "/old" else reply(200, b"here"), scenario)
@@ -326,7 +328,7 @@ def test_a_proxy_is_left_to_http() -> None:
         with pytest.raises(NotPlain):
             await ask(PlainHttp({"HTTP_PROXY": server.url}, QUICK, 4), "http://index.invalid/")
         async with open_lazy_http({"HTTP_PROXY": server.url}, timeouts=QUICK) as lazy:
-            assert (await lazy.get("http://index.invalid/")).body == b"x"
+            assert (await lazy.request("GET", "http://index.invalid/")).body == b"x"
         assert [each.target for each in server.asked] == ["http://index.invalid/"]
 
     serve(reply(200, b"x"), scenario)
@@ -408,7 +410,7 @@ def test_time_limits_of_the_environment() -> None:
         async with open_lazy_http(environ) as lazy:
             started = time.monotonic()
             with pytest.raises(Stalled, match=r"no byte for 0\.2 s"):
-                await lazy.get(f"{server.url}/")
+                await lazy.request("GET", f"{server.url}/")
             assert time.monotonic() - started < 15
 
     serve([30.0], scenario)
@@ -433,7 +435,7 @@ def test_a_login_that_is_not_in_utf8_is_left_to_http(login: str) -> None:
     async def scenario(server: RawServer) -> None:
         async with open_http({}) as http, open_lazy_http({}) as lazy:
             for each in (http, lazy):
-                await each.get(server.url.replace("://", f"://{login}@"))
+                await each.request("GET", server.url.replace("://", f"://{login}@"))
         first, second = server.asked
         assert first.headers["authorization"] == second.headers["authorization"]
 
@@ -460,9 +462,9 @@ def test_a_closed_port_is_named() -> None:
             await ask(PlainHttp({}, QUICK, 4), url)
         async with open_lazy_http({}, timeouts=QUICK) as lazy:
             with pytest.raises(Unreachable, match="no connection"):
-                await lazy.get(url)
+                await lazy.request("GET", url)
             with pytest.raises(Unreachable, match="cannot resolve host"):
-                await lazy.get("http://index.invalid/")
+                await lazy.request("GET", "http://index.invalid/")
 
     asyncio.run(run())
 
@@ -488,7 +490,7 @@ def test_certificates(tmp_path: Path) -> None:
                 await ask(PlainHttp({}, QUICK, 4), url)
             async with open_lazy_http({}, timeouts=QUICK) as lazy:
                 with pytest.raises(EnvspecError, match=r"not trusted.*self.signed"):
-                    await lazy.get(url)
+                    await lazy.request("GET", url)
             assert not server.asked
             for variable in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
                 plain = PlainHttp({variable: str(certificate)}, QUICK, 4)
@@ -510,7 +512,7 @@ def test_https_of_a_plain_server() -> None:
             await ask(PlainHttp({}, QUICK, 4), f"https://{server.host}/")
         async with open_lazy_http({}, timeouts=QUICK) as lazy:
             with pytest.raises(EnvspecError, match="https://"):
-                await lazy.get(f"https://{server.host}/")
+                await lazy.request("GET", f"https://{server.host}/")
 
     serve(reply(200), scenario)
 

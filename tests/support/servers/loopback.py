@@ -1,7 +1,7 @@
 """Servers on 127.0.0.1 for one test: the bytes that it gives, a wire that is cut, and what all of them share.
 
     async with RawServer(lambda asked: reply(200, b"hello")) as server:
-        await http.get(server.url)
+        await http.request("GET", server.url)
 
 An answer is a list of steps: bytes to write, seconds to wait, or `CLOSE` and `RESET` to end the connection there.
 """

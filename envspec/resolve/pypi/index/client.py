@@ -151,7 +151,7 @@ class IndexClient:
         if file.is_wheel:
             most = _WHOLE_BYTES
         http, within = self.network(file.filename), index.within(file.sha256)
-        answer = (await http.get(self.with_login(index, file.url), max_bytes=most, within=within)).checked()
+        answer = (await http.request("GET", self.with_login(index, file.url), max_bytes=most, within=within)).checked()
         _check_hash(index, file.filename, file.sha256, answer.body)
         return answer.body
 
@@ -238,7 +238,7 @@ class IndexClient:
             address, subject = f"{address}{name}/", f"the page of {name}"
         http = self.network(f"{subject} at index {index.name}")
         try:
-            answer = await http.get(self.with_login(index, address), headers=headers, within=index.within())
+            answer = await http.request("GET", self.with_login(index, address), headers=headers, within=index.within())
         except RequestError as error:
             if way_out := index.mirror_hint(self.environ):
                 error.hint = "; ".join(filter(None, [error.hint, way_out]))
@@ -289,7 +289,7 @@ class IndexClient:
             return None
         http, within = self.network(f"the metadata of {file.filename}"), index.within(file.metadata_sha256)
         url = self.with_login(index, file.url + ".metadata")
-        answer = await http.get(url, max_bytes=_METADATA_BYTES, within=within)
+        answer = await http.request("GET", url, max_bytes=_METADATA_BYTES, within=within)
         if answer.status == 404:
             return None
         body = answer.checked().body
