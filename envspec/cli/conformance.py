@@ -8,21 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from envspec.cli import output
-from envspec.cli.options import (
-    ENV,
-    GPUS,
-    IMAGE_OFFLINE,
-    MIRROR,
-    MOUNTS,
-    UNCONFINED,
-    combined,
-    context_of,
-    lock_argument,
-    mount_of,
-    path_option,
-    variables_of,
-)
+from envspec.cli import options, output
 from envspec.cli.output import Result, in_formats, plain
 from envspec.cli.progress import TerminalReporter
 from envspec.conformance.checks import CHECKS
@@ -54,7 +40,7 @@ class NoTorch(UnfitMachine, code="no-torch"):
 
 
 #: What to test.
-SELECTION: Final = combined(
+SELECTION: Final = options.combined(
     click.option(
         "--device", type=click.Choice(["cuda", "cpu"]), help="What to test (default: GPUs if the lock uses CUDA)."
     ),
@@ -76,24 +62,24 @@ SELECTION: Final = combined(
 
 
 @click.command()
-@lock_argument(required=False)
+@options.lock_argument(required=False)
 @click.option(
     "--image", metavar="REF", help="Image to test (default: the lock's, built if the engine does not have it)."
 )
 @click.option("--local", is_flag=True, help="Test the active environment's Python, without a container.")
-@path_option("--python", "PATH", "The Python that --local tests.")
+@options.path_option("--python", "PATH", "The Python that --local tests.")
 @click.option(
     "--compare-with",
     metavar="LOCK",
     help="With --local and without LOCK: compare with this lock; differences do not fail.",
 )
-@GPUS
-@MOUNTS
-@ENV
+@options.GPUS
+@options.MOUNTS
+@options.ENV
 @click.option("--no-compile-bytecode", is_flag=True, help="Test the lock's image without compiled Python.")
-@IMAGE_OFFLINE
-@MIRROR
-@UNCONFINED
+@options.IMAGE_OFFLINE
+@options.MIRROR
+@options.UNCONFINED
 @SELECTION
 @click.option("--world-size", metavar="N|all", help="Processes of the distributed checks on this machine.")
 @click.option("--nodes", type=click.IntRange(min=1), default=1, metavar="N", help="Number of machines of this run.")
@@ -103,14 +89,14 @@ SELECTION: Final = combined(
     metavar="HOST:PORT",
     help="Address on the first machine at which the machines connect to each other.",
 )
-@path_option("--report", "DIR", "Write the receipt to DIR: JSON, JUnit, Markdown and HTML.", file_okay=False)
-@path_option(
+@options.path_option("--report", "DIR", "Write the receipt to DIR: JSON, JUnit, Markdown and HTML.", file_okay=False)
+@options.path_option(
     "--baseline",
     "RECEIPT",
     "Fail if this machine is slower than in this receipt of the same kind of machine.",
     exists=True,
 )
-@path_option(
+@options.path_option(
     "--write-suite",
     "FILE",
     "Only write the suite as one file, which needs Python and torch: `python3 FILE --report DIR`.",
@@ -158,7 +144,7 @@ def command(lock: str | None, report: Path | None, **chosen: Any) -> Result:
     with TerminalReporter(name) as reporter:
         as_if = read_with_digest(find_lock(chosen["compare_with"], Path())) if chosen["compare_with"] else None
         observer = Observer(reporter.check, lambda partial: _write(partial, report), baseline, as_if)
-        context = context_of(chosen, reporter)
+        context = options.context_of(chosen, reporter)
         found = run_conformance(locked, digest, location, selection, context, observer)
     # A receipt has no other keys than its schema's.
     result = in_formats(RECEIPT, found, sealed=True)
@@ -206,8 +192,8 @@ def _location(chosen: Mapping[str, Any]) -> SuiteLocation:
         chosen["image"],
         parse_gpus(chosen["gpus"]),
         not chosen["no_compile_bytecode"],
-        tuple(map(mount_of, chosen["mounts"])),
-        variables_of(chosen["env"]),
+        tuple(map(options.mount_of, chosen["mounts"])),
+        options.variables_of(chosen["env"]),
     )
 
 

@@ -12,24 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO
 
 import click
 
-from envspec.cli import output, terminal
-from envspec.cli.options import (
-    ENV,
-    GPUS,
-    IMAGE_OFFLINE,
-    IMAGE_PLATFORMS,
-    LOCK,
-    MIRROR,
-    MOUNTS,
-    UNCONFINED,
-    combined,
-    context_of,
-    mount_of,
-    path_option,
-    platform_option,
-    size_of,
-    variables_of,
-)
+from envspec.cli import options, output, terminal
 from envspec.cli.progress import TerminalReporter
 from envspec.errors import UsageError
 
@@ -40,10 +23,10 @@ if TYPE_CHECKING:
 _SHELL: Final = ("sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash; fi; exec sh")
 
 #: Of a container, and of the image if it has to be built first.
-_options: Final = combined(
+_options: Final = options.combined(
     click.option("--services", is_flag=True, help="Also start the image's services, and publish their ports."),
-    GPUS,
-    path_option(
+    options.GPUS,
+    options.path_option(
         "--work",
         "DIR",
         "Host folder mounted at the working directory (default: current directory).",
@@ -56,18 +39,18 @@ _options: Final = combined(
         is_flag=True,
         help="Do not mount Hugging Face's cache, and do not cache compiled code.",
     ),
-    MOUNTS,
-    ENV,
+    options.MOUNTS,
+    options.ENV,
     click.option(
         "--port", "-p", "ports", multiple=True, metavar="[ADDRESS:]HOST:CONTAINER", help="Publish a port on loopback."
     ),
     click.option("--shm-size", metavar="SIZE", help="Size of /dev/shm: 16g (default: half of the memory)."),
     click.option("--network", metavar="NAME", help="The engine's network: host, none, or one of your own."),
-    platform_option(IMAGE_PLATFORMS, "Platform of the image (default: the engine's)."),
+    options.platform_option(options.IMAGE_PLATFORMS, "Platform of the image (default: the engine's)."),
     click.option("--no-compile-bytecode", is_flag=True, help="Use the image without compiled Python."),
-    IMAGE_OFFLINE,
-    MIRROR,
-    UNCONFINED,
+    options.IMAGE_OFFLINE,
+    options.MIRROR,
+    options.UNCONFINED,
     output.output(help_text="JSON: an error before the command starts is a JSON object on stdout."),
 )
 
@@ -104,7 +87,7 @@ class _Run(click.Command):
 
 @click.command(cls=_Run)
 @_options
-@LOCK
+@options.LOCK
 @click.argument("words", metavar="[--] [COMMAND]...", nargs=-1, type=click.UNPROCESSED)
 def run(lock: str, words: tuple[str, ...], **chosen: Any) -> int:
     """Run a command in a container of a lock's image, built first if the engine does not have it.
@@ -124,7 +107,7 @@ def run(lock: str, words: tuple[str, ...], **chosen: Any) -> int:
 
 @click.command()
 @_options
-@LOCK
+@options.LOCK
 def shell(lock: str, **chosen: Any) -> int:
     """Open a shell in a container of a lock's image, like `envspec run` with a shell as its command.
 
@@ -144,7 +127,7 @@ def _start(lock: str, command: Sequence[str], chosen: Mapping[str, Any]) -> int:
     folder, streams = find_lock(lock, Path()), _streams()
     locked = read_lock(folder)
     request = _request(command, chosen, streams, folder)
-    return run_container(locked, request, context_of(chosen), streams, _log, lambda: _loading(locked.name))
+    return run_container(locked, request, options.context_of(chosen), streams, _log, lambda: _loading(locked.name))
 
 
 @contextmanager
@@ -167,18 +150,18 @@ def _request(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams
     from envspec.operations.container import ContainerOptions, ContainerRequest, StartMode, Terminal, parse_gpus
 
     tty = _is_our_terminal(streams)
-    env, kind = variables_of(chosen["env"]), Terminal.PIPES
+    env, kind = options.variables_of(chosen["env"]), Terminal.PIPES
     if tty:
         kind = Terminal.TTY
         env = (*((name, os.environ[name]) for name in ("TERM", "COLORTERM") if os.environ.get(name)), *env)
-    shm_bytes = size_of("--shm-size", chosen["shm_size"], 1024, "16g")
+    shm_bytes = options.size_of("--shm-size", chosen["shm_size"], 1024, "16g")
     if shm_bytes == 0:
         raise UsageError("--shm-size 0: there is no container without /dev/shm", hint="leave it out, or write 16g")
-    options = ContainerOptions(
+    settings = ContainerOptions(
         command=tuple(command),
         start=StartMode.SERVICES if chosen["services"] else StartMode.COMMAND,
         gpus=parse_gpus(chosen["gpus"]),
-        mounts=tuple(map(mount_of, chosen["mounts"])),
+        mounts=tuple(map(options.mount_of, chosen["mounts"])),
         ports=tuple(map(_port, chosen["ports"])),
         env=env,
         shm_bytes=shm_bytes,
@@ -190,7 +173,7 @@ def _request(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams
     if chosen["no_work"]:
         work = None
     return ContainerRequest(
-        options,
+        settings,
         work=work,
         caches=not chosen["no_cache"],
         platform=chosen["platform"],

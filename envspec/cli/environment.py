@@ -9,18 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from msgspec.structs import asdict
 
-from envspec.cli import output, terminal
-from envspec.cli.options import (
-    DRY_RUN,
-    LOCK,
-    OFFLINE,
-    PLATFORMS,
-    UNCONFINED,
-    context_of,
-    jobs,
-    path_option,
-    platform_option,
-)
+from envspec.cli import options, output, terminal
 from envspec.cli.output import Result, plain
 from envspec.cli.progress import TerminalReporter
 from envspec.errors import EnvspecError, UsageError
@@ -40,14 +29,16 @@ class Drifted(EnvspecError, exit_code=8, code="environment-differs"):
 
 
 @click.command()
-@LOCK
-@path_option("--prefix", "DIR", "The environment's folder, which must be empty or not exist yet.", required=True)
-@platform_option(PLATFORMS, "The platform, which must be this machine's.")
-@path_option("--python", "PATH", "An interpreter of the locked series, for a lock without conda.")
-@OFFLINE
-@DRY_RUN
-@jobs("files to fetch", "8")
-@UNCONFINED
+@options.LOCK
+@options.path_option(
+    "--prefix", "DIR", "The environment's folder, which must be empty or not exist yet.", required=True
+)
+@options.platform_option(options.PLATFORMS, "The platform, which must be this machine's.")
+@options.path_option("--python", "PATH", "An interpreter of the locked series, for a lock without conda.")
+@options.OFFLINE
+@options.DRY_RUN
+@options.jobs("files to fetch", "8")
+@options.UNCONFINED
 @output.output()
 def install(
     lock: str, prefix: Path, platform: Platform | None, python: Path | None, dry_run: bool, **chosen: Any
@@ -79,16 +70,18 @@ def install(
             line = "already installed"
         return plain(lambda: {"dry_run": True, **about, **asdict(plan)}, [f"{request.prefix}: {line}"])
     with TerminalReporter(request.lock.name) as reporter:
-        outcome = install(request, context_of(chosen, reporter, usual_jobs=8))
+        outcome = install(request, options.context_of(chosen, reporter, usual_jobs=8))
     if outcome is InstallOutcome.UNCHANGED:
         output.info(f"{request.prefix}: already installed")
     return plain(lambda: {**about, "outcome": outcome}, [str(request.prefix)])
 
 
 @click.command()
-@LOCK
-@path_option("--prefix", "DIR", "The environment's folder (default: the active one, by VIRTUAL_ENV or CONDA_PREFIX).")
-@platform_option(PLATFORMS, "The platform (default: this machine's).")
+@options.LOCK
+@options.path_option(
+    "--prefix", "DIR", "The environment's folder (default: the active one, by VIRTUAL_ENV or CONDA_PREFIX)."
+)
+@options.platform_option(options.PLATFORMS, "The platform (default: this machine's).")
 @click.option(
     "--strict", is_flag=True, help="Compile all modules again with the environment's Python, and compare the bytecode."
 )

@@ -7,23 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from envspec.cli import output
+from envspec.cli import options, output
 from envspec.cli.inspect import exit_code_of
-from envspec.cli.options import (
-    DRY_RUN,
-    IMAGE_PLATFORMS,
-    LOCK,
-    LOCKED,
-    MIRROR,
-    OFFLINE,
-    UNCONFINED,
-    combined,
-    compare_with_spec,
-    context_of,
-    jobs,
-    path_option,
-    platform_option,
-)
 from envspec.cli.output import Result, in_formats, plain
 from envspec.cli.progress import TerminalReporter
 from envspec.errors import UsageError
@@ -38,24 +23,24 @@ if TYPE_CHECKING:
 
 #: Files in a warning.
 _MOST_NAMED: Final = 5
-_BUILD: Final = combined(
+_BUILD: Final = options.combined(
     click.option(
         "--platform",
         "platforms",
         multiple=True,
-        type=click.Choice(IMAGE_PLATFORMS),
+        type=click.Choice(options.IMAGE_PLATFORMS),
         help="Platform of the image; several are combined into one index (default: this machine's).",
     ),
     click.option(
         "--no-compile-bytecode", is_flag=True, help="Leave out compiled Python: a smaller image that starts slower."
     ),
-    path_option(
+    options.path_option(
         "--python", "PATH", "An interpreter of the locked version that compiles modules (default: found automatically)."
     ),
-    MIRROR,
-    UNCONFINED,
-    OFFLINE,
-    jobs("layers to write and files to fetch", "the number of processors"),
+    options.MIRROR,
+    options.UNCONFINED,
+    options.OFFLINE,
+    options.jobs("layers to write and files to fetch", "the number of processors"),
 )
 
 
@@ -66,9 +51,9 @@ def command() -> None:
 
 
 @command.command("build")
-@LOCK
-@path_option("--output", "FILE", "Write a tar for `docker load` and skopeo.")
-@path_option("--layout", "DIR", "Write an OCI layout.")
+@options.LOCK
+@options.path_option("--output", "FILE", "Write a tar for `docker load` and skopeo.")
+@options.path_option("--layout", "DIR", "Write an OCI layout.")
 @click.option("--push", "pushed", metavar="REF", help="Push to a registry's repository and tag.")
 @click.option("--load", "loaded", is_flag=True, help="Load into this machine's container engine.")
 @click.option(
@@ -81,7 +66,7 @@ def command() -> None:
     show_default=True,
     help="Compression of layers; the image ID is the same.",
 )
-@DRY_RUN
+@options.DRY_RUN
 @_BUILD
 @output.output()
 def build(lock: str, dry_run: bool, **chosen: Any) -> Result:
@@ -100,7 +85,7 @@ def build(lock: str, dry_run: bool, **chosen: Any) -> Result:
 
     if chosen["tag"]:
         tag_of(chosen["tag"])
-    context = context_of(chosen)
+    context = options.context_of(chosen)
     request = _request(lock, context, chosen)
     pushed = chosen["pushed"]
     if context.is_offline and pushed:
@@ -121,12 +106,12 @@ def build(lock: str, dry_run: bool, **chosen: Any) -> Result:
 
 
 @command.command("id")
-@LOCK
+@options.LOCK
 @_BUILD
 @output.output()
 def image_id(lock: str, **chosen: Any) -> Result:
     """Print the ID of a lock's image; layers that are not in the cache are fetched and built."""
-    context = context_of(chosen)
+    context = options.context_of(chosen)
     request = _request(lock, context, chosen)
     if (cached := request.cached()) is not None:
         return _ids(cached.ids, cached.digest)
@@ -136,11 +121,11 @@ def image_id(lock: str, **chosen: Any) -> Result:
 
 
 @command.command("diff")
-@click.argument("first", metavar="A", callback=compare_with_spec)
-@click.argument("second", metavar="B", callback=compare_with_spec)
-@LOCKED
-@platform_option(IMAGE_PLATFORMS, "Platform, if an image has several (default: this machine's).")
-@MIRROR
+@click.argument("first", metavar="A", callback=options.compare_with_spec)
+@click.argument("second", metavar="B", callback=options.compare_with_spec)
+@options.LOCKED
+@options.platform_option(options.IMAGE_PLATFORMS, "Platform, if an image has several (default: this machine's).")
+@options.MIRROR
 @output.output(IMAGE_DIFF)
 def diff(first: str, second: str, platform: Platform | None, mirrors: Sequence[str]) -> Result:
     """Show the layers and bytes that a pull of B transfers if A is already there.
@@ -154,15 +139,15 @@ def diff(first: str, second: str, platform: Platform | None, mirrors: Sequence[s
     from envspec.operations import image_diff
 
     with TerminalReporter("image diff") as reporter:
-        context = context_of({"mirrors": mirrors}, reporter)
+        context = options.context_of({"mirrors": mirrors}, reporter)
         found = image_diff.diff(first, second, platform or this_platform(), context)
     return in_formats(IMAGE_DIFF, found, exit_code_of(is_different=found.is_changed))
 
 
 @command.command("mirror")
-@LOCK
+@options.LOCK
 @click.argument("reference", metavar="REF")
-@MIRROR
+@options.MIRROR
 @output.output()
 def mirror(lock: str, reference: str, mirrors: Sequence[str]) -> Result:
     """Copy a lock's base image into another registry, under the same digest.
@@ -175,7 +160,7 @@ def mirror(lock: str, reference: str, mirrors: Sequence[str]) -> Result:
 
     locked = named_lock(lock)
     with TerminalReporter(locked.name) as reporter:
-        copied = image_diff.mirror(locked, reference, context_of({"mirrors": mirrors}, reporter))
+        copied = image_diff.mirror(locked, reference, options.context_of({"mirrors": mirrors}, reporter))
     return plain(lambda: {"image": copied}, [copied])
 
 
@@ -251,18 +236,18 @@ def _plan(request: ImageRequest, chosen: Mapping[str, Any], secrets: Sequence[st
     from envspec.operations.image_cache import default_tag
     from envspec.report.format import size
 
-    options, cached = request.options, request.cached()
+    wanted, cached = request.options, request.cached()
     missing = request.missing_wheels()
     fetched = sum(each.file.size_bytes or 0 for each in missing)
-    platforms = [platform.value for platform in options.platforms]
-    tag = chosen["tag"] or default_tag(options.lock)
+    platforms = [platform.value for platform in wanted.platforms]
+    tag = chosen["tag"] or default_tag(wanted.lock)
     targets = {
         "push": chosen["pushed"],
         "load": tag if chosen["loaded"] else None,
         "output": chosen["output"] and str(chosen["output"]),
         "layout": chosen["layout"] and str(chosen["layout"]),
     }
-    lines = [f"would build {options.lock.name} for {', '.join(platforms)}"]
+    lines = [f"would build {wanted.lock.name} for {', '.join(platforms)}"]
     images = []
     for platform, identity in cached.ids if cached else ():
         lines.append(f"image {identity}  {platform}, built before")
