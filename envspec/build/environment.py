@@ -20,10 +20,11 @@ import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from envspec import documents
 from envspec.build.types import BuildEnvironment, BuildRequest, WrongWheel
@@ -143,8 +144,7 @@ def requirements_of(project: Path, environment: BuildEnvironment) -> list[str]:
     return list(dict.fromkeys(own))
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """compilers: how many run at once. minutes: what the build takes then; None if unknown."""
 
     compilers: int

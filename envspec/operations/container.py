@@ -7,9 +7,10 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from envspec.context import Context, Reporter, comma_separated
 from envspec.engine.client import Engine, inspect_image, open_engine
@@ -40,8 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["ContainerOptions", "Gpus", "Mount", "MountAccess", "Port", "StartMode", "Streams", "Terminal"]
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerRequest:
+class ContainerRequest(Struct, frozen=True):
     """What to run in a container of a lock's image.
 
     work: the folder at the working directory, None for an empty one.
