@@ -25,7 +25,7 @@ from envspec.errors import EnvspecError, UsageError
 from envspec.io.archives import max_unpacked_bytes, parents_of, path_problem
 from envspec.io.files import FULL, DiskFull, system_faults
 from envspec.io.process import ParentLink, StopBy, run_streaming
-from envspec.models import CONDA_REASONS, CondaPackage, Platform
+from envspec.models import CondaPackage, Platform
 
 
 class LinkError(EnvspecError, code="install-failed"):
@@ -86,7 +86,7 @@ async def link(
         if package.name not in target.installed:
             path = archives[package.sha256]
             archive, packed_bytes = path.as_uri(), path.stat().st_size
-        entries.append({"package": _fields(package), "archive": archive, "packed_bytes": packed_bytes})
+        entries.append({"package": to_builtins(package), "archive": archive, "packed_bytes": packed_bytes})
     request = {
         "site": str(target.folder),
         "prefix": target.prefix,
@@ -117,13 +117,6 @@ async def link(
         raise _link_error(
             last.get("error") or finished.stderr.strip() or f"rattler exited with status {finished.status}"
         )
-
-
-def _fields(package: CondaPackage) -> dict[str, object]:
-    fields: dict[str, object] = to_builtins(package)
-    for name in CONDA_REASONS:
-        del fields[name]
-    return fields
 
 
 #: Errors of the system that no package causes.

@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import convert
+
 from envspec.fetch.conda_link import LinkedFiles
 from envspec.models import CondaPackage
 from envspec.resolve.conda.records import record_of
@@ -95,7 +97,7 @@ async def _link(request: dict[str, Any]) -> None:
     from rattler.package_cache import PackageCache, PackageCacheLayer, ValidationMode
 
     site = Path(request["site"])
-    packages = [_package(entry["package"]) for entry in request["packages"]]
+    packages = [convert(entry["package"], CondaPackage) for entry in request["packages"]]
     records = [record_of(package) for package in packages]
     unpacked = {}
     for record, package, entry in zip(records, packages, request["packages"], strict=True):
@@ -129,13 +131,6 @@ async def _link(request: dict[str, Any]) -> None:
         data = json.loads(path.read_text(encoding="utf-8"))
         data.update(url=package.url, fn=package.filename)
         path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-
-
-def _package(fields: dict[str, Any]) -> CondaPackage:
-    for key, value in fields.items():
-        if isinstance(value, list):
-            fields[key] = tuple(value)
-    return CondaPackage(**fields)
 
 
 def main() -> int:
