@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
-from typing import Any, BinaryIO, Final, Protocol, cast
+from typing import BinaryIO, Final, Protocol, cast
 
 from msgspec import Struct
 
@@ -380,16 +380,12 @@ def image_accounts(
     # An ID may be that of an index, which has an image for each platform.
     if platform and (by_id := _IMAGE_ID.fullmatch(image)) and not any(map(settings.is_mounted, _ACCOUNTS)):
         key = f"{by_id[1]}-{platform.value}"
-
-    def read(found: Any) -> tuple[bytes, bytes]:
-        return bytes.fromhex(found["passwd"]), bytes.fromhex(found["group"])
-
-    if key and (known := accounts.read_as(key, read)):
+    if key and (known := accounts.read_as(key, tuple[bytes, bytes])):
         return known
     passwd, group = (_read(engine, name, path) for path in _ACCOUNTS)
     if key:
         with contextlib.suppress(EnvspecError):
-            accounts.write(key, {"passwd": passwd.hex(), "group": group.hex()})
+            accounts.write(key, (passwd, group))
     return passwd, group
 
 
