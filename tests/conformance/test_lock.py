@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import sysconfig
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,7 @@ from envspec.image.sources.python import StandalonePython, Venv
 from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
 from envspec.models import ImageSettings, Python
 from envspec.operations.environment import expected_of
+from envspec.structs import replace
 from tests.support.builders import standalone
 from tests.support.builders.entries import lay_out
 from tests.support.builders.environments import BASE, RUNNING, SERIES, make_lock
