@@ -70,7 +70,7 @@ def test_a_folder_in_the_place_of_a_link() -> None:
     )
     layers = [read_layer([each], len(each), PATTERNS) for each in blob]
     found = contents_of(
-        merged([*layers, LayerContents({"bin/python3": Kept(LINK, "python3.12")})]), {"PATH": "/bin"}, NAME
+        merged([*layers, LayerContents({"bin/python3": Kept(LINK, "python3.12")}, [], [])]), {"PATH": "/bin"}, NAME
     )
     assert found.home == "/bin"
 

@@ -8,11 +8,13 @@ import re
 import sys
 import tarfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from msgspec import convert, to_builtins
 
 from envspec.image.layers.contents import FILE, LINK, BadLayer, Kept, LayerContents, Pattern, merged, read_layer, text
+from envspec.io.cache import JsonCache
 from tests.support.builders.base_packages import Link, layer
 
 if sys.version_info >= (3, 14):
@@ -59,6 +61,14 @@ def test_what_ends_early(form: str) -> None:
         read(PACKED[form][:-20])
 
 
+@pytest.mark.parametrize(
+    "damaged", ["{}", '{"entries": {}}', '{"entries": {"lib": []}, "removed": [], "emptied": []}', "[]"]
+)
+def test_what_was_damaged_counts_as_missing(damaged: str, tmp_path: Path) -> None:
+    (tmp_path / "key.json").write_text(damaged)
+    assert JsonCache(tmp_path).read_as("key", LayerContents) is None
+
+
 def bombs() -> Iterator[tuple[str, bytes, str]]:
     yield "zeros", gzip.compress(bytes(80 << 20)), "which is a bomb"
     header = tarfile.TarInfo("a/METADATA")
@@ -94,16 +104,15 @@ def test_odd_names() -> None:
 
 
 def test_layers_hide_what_is_below() -> None:
-    below = LayerContents(
-        {"x/1/METADATA": Kept(FILE), "x/2/METADATA": Kept(FILE), "y/METADATA": Kept(FILE), "lib": Kept(LINK, "z")}
-    )
-    assert merged([below, LayerContents(removed=["x/1"])]).keys() == {"x/2/METADATA", "y/METADATA", "lib"}
-    assert merged([below, LayerContents(emptied=["x"])]).keys() == {"y/METADATA", "lib"}
+    files = dict.fromkeys(("x/1/METADATA", "x/2/METADATA", "y/METADATA"), Kept(FILE))
+    below = LayerContents({**files, "lib": Kept(LINK, "z")}, [], [])
+    assert merged([below, LayerContents({}, ["x/1"], [])]).keys() == {"x/2/METADATA", "y/METADATA", "lib"}
+    assert merged([below, LayerContents({}, [], ["x"])]).keys() == {"y/METADATA", "lib"}
     # A whiteout is about lower layers, not its own.
-    own = LayerContents({"x/1/METADATA": Kept(FILE, "new")}, removed=["x/1"])
+    own = LayerContents({"x/1/METADATA": Kept(FILE, "new")}, ["x/1"], [])
     assert merged([below, own])["x/1/METADATA"] == Kept(FILE, "new")
     # A file in the place of a folder.
-    assert merged([below, LayerContents({"x": Kept(FILE)})]).keys() == {"x", "y/METADATA", "lib"}
+    assert merged([below, LayerContents({"x": Kept(FILE)}, [], [])]).keys() == {"x", "y/METADATA", "lib"}
 
 
 def test_whiteouts_of_a_layer() -> None:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import IO, Any, Final, NamedTuple, cast
 
 from isal import igzip
-from msgspec import Struct, field
+from msgspec import Struct
 
 from envspec.image.layers.gzip import INFLATE_ERROR
 from envspec.io.archives import MAX_METADATA_BYTES, max_unpacked_bytes, parents_of
@@ -70,12 +70,12 @@ class Pattern(Struct, frozen=True):
     folders: bool = False
 
 
-class LayerContents(Struct, forbid_unknown_fields=True):
+class LayerContents(Struct):
     """entries: by path. removed: paths of lower layers. emptied: folders of which nothing of lower layers is left."""
 
-    entries: dict[str, Kept] = field(default_factory=dict)
-    removed: list[str] = field(default_factory=list)
-    emptied: list[str] = field(default_factory=list)
+    entries: dict[str, Kept]
+    removed: list[str]
+    emptied: list[str]
 
 
 def read_layer(packed: Iterable[bytes], packed_bytes: int, patterns: Sequence[Pattern]) -> LayerContents:
@@ -84,7 +84,7 @@ def read_layer(packed: Iterable[bytes], packed_bytes: int, patterns: Sequence[Pa
     Raises:
         BadLayer: it can't be read, or is larger than any real one.
     """
-    found = LayerContents()
+    found = LayerContents({}, [], [])
     try:
         file = _Unpacked(_unpacked(packed), max_unpacked_bytes(packed_bytes))
         # An empty layer may be an empty file.
