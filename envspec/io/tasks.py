@@ -53,13 +53,15 @@ def run_interruptible(work: Coroutine[Any, Any, T]) -> T:
     Whenever the loop does not react within a second, because something computes, KeyboardInterrupt is raised directly.
     That may be a task that is not cancelled yet, after the loop has cancelled `work`.
     """
+    is_in_loop = False
     with suppress(RuntimeError):
-        asyncio.get_running_loop()
+        is_in_loop = asyncio.get_running_loop().is_running()
+    if is_in_loop:
         return _run_beside_loop(work)
     if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
         return asyncio.run(work)
     running: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[T]]] = []
-    interrupted, ended = threading.Event(), threading.Event()
+    interrupted, ended = False, threading.Event()
 
     async def cancellable() -> T:
         task = asyncio.ensure_future(work)
@@ -67,23 +69,27 @@ def run_interruptible(work: Coroutine[Any, Any, T]) -> T:
         return await task
 
     def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 (the signal module's signature)
-        if interrupted.is_set() or not running:
+        nonlocal interrupted
+        # Once `work` has ended, its loop waits for threads, or is closed.
+        if interrupted or not running or running[0][1].done():
             raise KeyboardInterrupt
-        interrupted.set()
+        interrupted = True
         loop, task = running[0]
         loop.call_soon_threadsafe(task.cancel)
         threading.Thread(target=_interrupt_unless_it_reacts, args=(loop, ended), daemon=True).start()
 
     before = signal.signal(signal.SIGINT, on_signal)
     try:
-        return asyncio.run(cancellable())
+        result = asyncio.run(cancellable())
     except asyncio.CancelledError:
-        if interrupted.is_set():
-            raise KeyboardInterrupt from None
-        raise
+        if not interrupted:
+            raise
     finally:
         ended.set()
         signal.signal(signal.SIGINT, before)
+    if interrupted:
+        raise KeyboardInterrupt
+    return result
 
 
 def _interrupt_unless_it_reacts(loop: asyncio.AbstractEventLoop, ended: threading.Event) -> None:
