@@ -182,6 +182,7 @@ class Store:
             record = None
         value, body = [contents or "", [*wrong], sorted(tops)], isal_zlib.compress(record or b"", 1)
         self._kept["record", wheel] = (value, body)
+        self._files.pop(wheel, None)
         self._put("record", wheel, "", value, body)
 
     def selection(self, view_key: str, name: str) -> bytes:

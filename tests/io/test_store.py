@@ -66,6 +66,13 @@ def test_metadata_is_read_before_it_is_saved(opened: Open) -> None:
     assert opened().metadata("wheel") == METADATA
 
 
+def test_a_record_that_is_read_again_replaces_its_files(opened: Open) -> None:
+    store = opened()
+    for first in "ab":
+        store.put_record("wheel", f"lib/x.py,sha256={first * 43},1\n".encode())
+        assert store.wheel_files("wheel") == {"lib/x.py": first * 8}
+
+
 def test_a_read_creates_nothing(opened: Open, tmp_path: Path) -> None:
     assert opened().page("index", "lib") is None
     assert list(tmp_path.iterdir()) == []
