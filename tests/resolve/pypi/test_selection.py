@@ -80,6 +80,14 @@ def test_what_can_not_be_loaded_counts_where_it_would_be_the_newest(
     assert (found.unloadable, found.pending) == (unloadable, late)
 
 
+def test_equal_versions_are_spelled_the_same_in_every_run() -> None:
+    # In a set, their order is that of hashes, which differ between processes.
+    for major in range(2, 22):
+        names = f"lib-{major}.0.0-py2-none-any.whl", f"lib-{major}.0-py2-none-any.whl"
+        assert selection({pure("1.0"): OLD, **dict.fromkeys(names, OLD)}).unloadable == f"{major}.0"
+        assert selection({pure("1.0"): OLD, **dict.fromkeys(names)}).pending == (f"{major}.0",)
+
+
 def test_an_sdist_counts_beside_releases_that_have_wheels() -> None:
     files = {pure("1.0"): OLD, "lib-0.9.tar.gz": None}
     assert selection(files, sdists=Sdists.NONE).is_final

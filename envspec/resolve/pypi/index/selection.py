@@ -370,7 +370,8 @@ def _newest(texts: set[str], selected: set[Version]) -> set[Version]:
 
 
 def versions_of(texts: set[str]) -> set[Version]:
-    return set(filter(None, map(_version, texts)))
+    # Of `1.0` and `1.0.0`, which are equal, the first one is kept: the lock may name it.
+    return set(filter(None, map(_version, sorted(texts))))
 
 
 def _version(text: str) -> Version | None:
