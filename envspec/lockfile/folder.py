@@ -212,11 +212,12 @@ def rename_exchange(one: Path, other: Path) -> None:
     """Linux's renameat2(RENAME_EXCHANGE). OSError elsewhere, and on file systems without it."""
     if sys.platform != "linux":
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    import ctypes
-
     try:
+        # Some Pythons are built without it.
+        import ctypes
+
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except AttributeError as error:
+    except (ImportError, AttributeError) as error:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from error
     renameat2.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
     if renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) != 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import random
 import shutil
@@ -261,3 +262,15 @@ def test_random_edits_move_only_what_something_excludes(seed: int, tmp_path: Pat
                 assert package["version"] == old or not all(allowed), (name, old, package)
             before = user.pins()
             assert_settled(user)
+
+
+def test_a_python_without_ctypes_locks_too(tmp_path: Path, index: IndexServer) -> None:
+    without = tmp_path / "without"
+    without.mkdir()
+    (without / "ctypes.py").write_text("raise ImportError('built without libffi')\n")
+    user = User(tmp_path, index.url)
+    search = os.pathsep.join([str(without), user.environ["PYTHONPATH"]])
+    for dependency in ("low<2", "low"):
+        user.wants(dependency)
+        succeeded(user.runs_anew("lock", user.spec, "--upgrade", environ={"PYTHONPATH": search}))
+    assert user.pins() == {"low": "2.0.0"}

@@ -204,7 +204,9 @@ class Attempts:
         if needs_registry and self._state.old is None and not self.context.is_offline:
             modules += _OF_REGISTRIES
         for module in modules:
-            import_module(module)
+            # Whoever needs it reports that it is missing.
+            with suppress(ImportError):
+                import_module(module)
 
     def _resolve(self, requests: Sequence[TargetRequest]) -> tuple[Resolution, ...]:
         """What the requests resolve to. Sdists that are chosen are built, and count by what their wheels require; if
