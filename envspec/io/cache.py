@@ -16,9 +16,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 
-from msgspec import Struct, convert, to_builtins
+from msgspec import Meta, Struct, convert, to_builtins
+from msgspec.structs import astuple
 
 from envspec.errors import EnvspecError, UnfitMachine
 from envspec.io.file_locks import try_lock
@@ -399,6 +400,8 @@ class JsonCache(Struct, frozen=True):
 
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_Sass: TypeAlias = Annotated[str, Meta(pattern="^sm_[0-9]+[af]?$")]
+_Ptx: TypeAlias = Annotated[str, Meta(pattern="^compute_[0-9]+[af]?$")]
 
 
 def read_wheel_content(cache: Path, sha256: str) -> WheelContent | None:
@@ -411,8 +414,11 @@ def read_wheel_content(cache: Path, sha256: str) -> WheelContent | None:
     # Most commands use no model.
     from envspec.models import GpuCodeFound, Library, WheelContent
 
-    found = JsonCache(cache / "wheel-content" / sha256[:2]).read_as(sha256, tuple[GpuCodeFound, tuple[Library, ...]])
-    return WheelContent(*found) if found else None
+    # Not a GpuCodeFound, whose fields have defaults: any object would be one without GPU code.
+    found = JsonCache(cache / "wheel-content" / sha256[:2]).read_as(
+        sha256, tuple[tuple[_Sass, ...], tuple[_Ptx, ...], tuple[Library, ...]]
+    )
+    return WheelContent(GpuCodeFound(*found[:2]), found[2]) if found else None
 
 
 def write_wheel_content(cache: Path, sha256: str, found: WheelContent) -> None:
@@ -420,4 +426,4 @@ def write_wheel_content(cache: Path, sha256: str, found: WheelContent) -> None:
     if not _SHA256.fullmatch(sha256):
         raise ValueError(f"not a SHA-256: {sha256!r}")
     if read_wheel_content(cache, sha256) != found:
-        JsonCache(cache / "wheel-content" / sha256[:2]).write(sha256, (found.gpu_code, found.libraries))
+        JsonCache(cache / "wheel-content" / sha256[:2]).write(sha256, (*astuple(found.gpu_code), found.libraries))

@@ -122,9 +122,12 @@ def test_what_was_found_is_cached(tmp_path: Path) -> None:
     "damaged",
     [
         *(b"", b"{}", b"[1]", b"\xff"),
-        b'[{"sm": "x", "ptx": []}, []]',
-        b'[{"sm": [], "ptx": []}]',
-        b'[{"sm": [], "ptx": []}, [{"soname": "libc.so.6"}]]',
+        b'[["x"], [], []]',
+        b'[[], ["sm_80"], []]',
+        b"[[], []]",
+        b'[[], [], [{"soname": "libc.so.6"}]]',
+        b'[{"sm": ["x"]}, []]',
+        b"[{}, []]",
     ],
 )
 def test_what_was_damaged_counts_as_missing(damaged: bytes, tmp_path: Path) -> None:
