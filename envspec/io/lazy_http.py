@@ -20,9 +20,9 @@ class LazyHttp:
 
     def __init__(self, environ: Mapping[str, str], timeouts: Timeouts, stack: AsyncExitStack) -> None:
         self._environ = environ
-        self._timeouts = timeouts
+        self._timeouts = http_settings.timeouts(environ, timeouts)
         self._stack = stack
-        self._plain = PlainHttp(environ, http_settings.timeouts(environ, timeouts), PER_HOST)
+        self._plain = PlainHttp(environ, self._timeouts, PER_HOST)
         self._http: Http | None = None
         self._opening = asyncio.Lock()
         stack.callback(self._plain.close)

@@ -287,20 +287,22 @@ def test_a_server_with_another_answer_is_left_to_http() -> None:
     serve(reply(403), scenario)
 
 
-@pytest.mark.parametrize("status", [429, 503])
-def test_a_server_that_wants_a_pause_gets_it(status: int) -> None:
+@pytest.mark.parametrize(
+    ("status", "pause_s", "environ"), [(429, 1, {}), (503, 1, {}), (503, 2, {"ENVSPEC_HTTP_RETRY_AFTER_S": "2"})]
+)
+def test_a_server_that_wants_a_pause_gets_it(status: int, pause_s: int, environ: dict[str, str]) -> None:
     asked: list[float] = []
 
     def answer(_: Asked) -> Answer:
         asked.append(time.monotonic())
-        return reply(200, b"x") if len(asked) > 1 else reply(status, b"", {"Retry-After": "1"})
+        return reply(200, b"x") if len(asked) > 1 else reply(status, b"", {"Retry-After": str(pause_s)})
 
     async def scenario(server: RawServer) -> None:
-        async with open_lazy_http({}, timeouts=QUICK) as lazy:
+        async with open_lazy_http(environ, timeouts=QUICK) as lazy:
             assert (await lazy.request("GET", f"{server.url}/")).body == b"x"
 
     serve(answer, scenario)
-    assert asked[1] - asked[0] >= 1.0
+    assert asked[1] - asked[0] >= pause_s
 
 
 def test_a_redirect_is_followed_within_its_bounds() -> None:
