@@ -14,13 +14,14 @@ from envspec.io.tasks import run_interruptible
 
 _ENDS: Final = """
 import asyncio
+import os
 import time
 from envspec.io.tasks import run_interruptible
 
 def last():
     time.sleep(0.2)
     print("ready", flush=True)
-    time.sleep(1)
+    time.sleep(60)
 
 async def work():
     asyncio.get_running_loop().run_in_executor(None, last)
@@ -28,7 +29,7 @@ async def work():
 try:
     run_interruptible(work())
 except KeyboardInterrupt:
-    raise SystemExit(130)
+    os._exit(130)
 """
 
 
@@ -37,7 +38,10 @@ def test_ctrl_c_counts_while_threads_of_finished_work_end() -> None:
     with subprocess.Popen([sys.executable, "-c", _ENDS], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        try:
+            assert process.wait(30) == 130
+        finally:
+            process.kill()
 
 
 def test_an_error_beside_a_running_loop_is_that_of_the_work() -> None:
