@@ -147,7 +147,12 @@ def podman_addresses(environ: Mapping[str, str]) -> list[EngineAddress]:
     """
     runtime = environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
     sockets = [Path(runtime, _PODMAN), Path("/run", _PODMAN)]
-    return [EngineAddress(f"unix://{each}", AddressSource.PODMAN) for each in sockets if each.exists()]
+    return [EngineAddress(f"unix://{each}", AddressSource.PODMAN) for each in sockets if _exists(each)]
+
+
+def _exists(path: Path) -> bool:
+    """Also for another user's folder, which can't be searched: `Path.exists` raises then."""
+    return os.path.exists(path)  # noqa: PTH110
 
 
 def first_engine(
@@ -292,9 +297,9 @@ def _is_plain_socket(environ: Mapping[str, str]) -> bool:
     # As the SDK finds it, in this process's environment.
     named = os.environ.get("DOCKER_CONFIG")
     files = [Path(named, "config.json")] if named else []
-    home = Path("~").expanduser()
-    for path in (*files, home / ".docker/config.json", home / ".dockercfg"):
-        if path.exists():
+    home = os.path.expanduser("~")  # noqa: PTH111 (a user may have no home)
+    for path in (*files, Path(home, ".docker/config.json"), Path(home, ".dockercfg")):
+        if _exists(path):
             return _is_plain_config(path)
     return True
 

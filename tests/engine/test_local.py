@@ -16,7 +16,7 @@ from typing import cast
 import pytest
 
 from envspec.engine import client
-from envspec.engine.client import Engine, first_engine, open_engine
+from envspec.engine.client import Engine, first_engine, open_engine, podman_addresses
 from envspec.engine.errors import AddressSource, EngineAddress, EngineError, NoEngine
 from envspec.engine.local import LocalClient
 from tests.support.servers.engine import engine_at
@@ -142,6 +142,17 @@ def test_what_docker_is_configured_to_is_left_to_the_sdk(
         assert engine.client.ping() is not None
     with engine_at(tmp_path / "engine.sock", "Engine"), open_engine({**environ, "DOCKER_CONTEXT": "x"}) as engine:
         assert engine.containers is engine.client
+
+
+def test_folders_that_cannot_be_searched_have_no_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with the HOME of another user; a name that is too long is refused to root, too."""
+    unusable = "/" + "x" * 5000
+    for name in ("HOME", "DOCKER_CONFIG"):
+        monkeypatch.setenv(name, unusable)
+    environ = {"DOCKER_HOST": f"unix://{tmp_path}/engine.sock"}
+    with engine_at(tmp_path / "engine.sock", "Engine"), open_engine(environ) as engine:
+        assert isinstance(engine.containers, LocalClient)
+    assert unusable not in str(podman_addresses({"XDG_RUNTIME_DIR": unusable}))
 
 
 def test_the_sdk_is_not_imported(tmp_path: Path) -> None:
