@@ -17,6 +17,8 @@ from typing import Any, Final, Protocol, cast
 from urllib.parse import quote, urlencode
 
 _PIECE: Final = 1 << 16
+#: Of a response that is not an archive.
+_MOST_BYTES: Final = 16 << 20
 
 
 class Response(Protocol):
@@ -55,17 +57,13 @@ class ContainerClient(Protocol):
 
     def get_archive(self, container: str, path: str) -> tuple[Iterator[bytes], object]: ...
 
-    def put_archive(self, container: str, path: str, data: bytes) -> bool: ...
+    def put_archive(self, container: str, path: str, data: bytes) -> object: ...
 
     def remove_container(self, container: str, *, v: bool, force: bool) -> None: ...
 
 
 class NoResponse(ConnectionError):
     """The engine does not listen, or ended the connection, or sent something else than HTTP and JSON."""
-
-
-class ResponseTimeout(NoResponse):
-    """The engine accepts connections but does not respond."""
 
 
 class LocalClient:
@@ -98,8 +96,7 @@ class LocalClient:
     def create_container_from_config(self, config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
         body, headers = json.dumps(config).encode(), {"Content-Type": "application/json"}
         with self._api("POST", "/containers/create", {"name": name}, body, headers) as response:
-            created: Mapping[str, Any] = response.json()
-            return created
+            return response.json()
 
     def inspect_container(self, container: str) -> Mapping[str, Any]:
         return self._get(f"/containers/{container}/json")
@@ -126,17 +123,15 @@ class LocalClient:
         response = self._api("GET", f"/containers/{container}/archive", {"path": path})
         return response.pieces(), None
 
-    def put_archive(self, container: str, path: str, data: bytes) -> bool:
+    def put_archive(self, container: str, path: str, data: bytes) -> None:
         self._done("PUT", f"/containers/{container}/archive", {"path": path}, data)
-        return True
 
     def remove_container(self, container: str, *, v: bool, force: bool) -> None:
         self._done("DELETE", f"/containers/{container}", {"v": v, "force": force})
 
     def _get(self, path: str) -> Mapping[str, Any]:
         with self._api("GET", path) as response:
-            found: Mapping[str, Any] = response.json()
-            return found
+            return response.json()
 
     def _done(self, method: str, path: str, params: Mapping[str, Any] | None = None, body: bytes | None = None) -> None:
         with self._api(method, path, params, body) as response:
@@ -181,7 +176,7 @@ class _Response:
         self._response.close()
         self.connection.close()
 
-    def read(self, size: int | None = None) -> bytes:
+    def read(self, size: int = _MOST_BYTES) -> bytes:
         with _no_response():
             return self._response.read(size)
 
@@ -190,10 +185,13 @@ class _Response:
             while piece := self.read(_PIECE):
                 yield piece
 
-    def json(self) -> Any:
+    def json(self) -> dict[str, Any]:
         body = self.read()
         with _no_response():
-            return json.loads(body)
+            found = json.loads(body)
+        if not isinstance(found, dict):
+            raise NoResponse("the response is no JSON object")
+        return found
 
 
 def _request(
@@ -209,7 +207,7 @@ def _request(
             connection.request(method, url, body, headers or {})
             response = _Response(connection, connection.getresponse())
         if response.status >= 400:
-            raise _refusal(response)
+            raise _refusal(response, url)
     except BaseException:
         connection.close()
         raise
@@ -221,12 +219,14 @@ def _no_response() -> Iterator[None]:
     try:
         yield
     except TimeoutError as error:
-        raise ResponseTimeout(str(error)) from error
+        raise NoResponse("it accepts connections but does not respond") from error
+    except http.client.IncompleteRead as error:
+        raise NoResponse("it ended the connection") from error
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise NoResponse(str(error)) from error
 
 
-def _refusal(response: _Response) -> Exception:
+def _refusal(response: _Response, url: str) -> Exception:
     """The SDK's error."""
     from docker.errors import APIError, NotFound
 
@@ -235,5 +235,5 @@ def _refusal(response: _Response) -> Exception:
     with suppress(ValueError, LookupError, TypeError):
         text = json.loads(text)["message"]
     kind = NotFound if response.status == 404 else APIError
-    parts = SimpleNamespace(status_code=response.status, reason=response.reason, url="")
+    parts = SimpleNamespace(status_code=response.status, reason=response.reason, url=url)
     return cast("Exception", kind(text, cast("Any", parts), text))

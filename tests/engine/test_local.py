@@ -62,6 +62,8 @@ def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineAddress:
         (b"SSH-2.0-OpenSSH_9.2\r\n", "SSH-2.0-OpenSSH_9.2"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK", "not from a container engine"),
         (b"HTTP/1.1 200 OK\r\nApi-Version: 1.41\r\nContent-Length: 2\r\n\r\nOK", "Expecting value"),
+        (b"HTTP/1.1 200 OK\r\nApi-Version: 1.41\r\nContent-Length: 4\r\n\r\nnull", "no JSON object"),
+        (b"HTTP/1.1 200 OK\r\nApi-Version: 1.41\r\n\r\n" + b" " * (17 << 20) + b"{}", "Expecting value"),
     ],
 )
 def test_what_is_no_engine(tmp_path: Path, at: EngineAddress, answer: bytes, reason: str) -> None:
@@ -92,6 +94,16 @@ def test_an_engine_that_ends(tmp_path: Path, at: EngineAddress) -> None:
         engine = opened(tmp_path, at, stack)
         with pytest.raises(EngineError, match="stopped responding: no such file"), engine.errors_while("starting"):
             engine.containers.start("it")
+
+
+def test_an_engine_that_ends_while_a_container_runs(tmp_path: Path, at: EngineAddress) -> None:
+    cut = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with contextlib.ExitStack() as stack:
+        engine = opened(tmp_path, at, stack)
+        stack.enter_context(answering(tmp_path / "engine.sock", cut))
+        stack.enter_context(pytest.raises(EngineError, match="stopped responding: it ended the connection"))
+        with engine.errors_while("running"), engine.containers.post("/wait", params={}, stream=True, timeout=9) as wait:
+            wait.json()
 
 
 @pytest.mark.parametrize("status", [b"101 UPGRADED", b"200 OK"])
