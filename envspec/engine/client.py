@@ -92,6 +92,9 @@ class Engine(Struct, frozen=True):
         """Turn the clients' errors into envspec's. doing: `loading the image`, for the message."""
         try:
             yield
+        except BrokenPipeError:
+            # The reader of our output has ended: clients raise other errors for connections to the engine.
+            raise
         except sdk_errors() as error:
             from docker.errors import APIError
 

@@ -106,6 +106,13 @@ def test_an_engine_that_ends_while_a_container_runs(tmp_path: Path, at: EngineAd
             wait.json()
 
 
+def test_the_readers_end_is_not_the_engines(tmp_path: Path, at: EngineAddress) -> None:
+    with contextlib.ExitStack() as stack:
+        engine = opened(tmp_path, at, stack)
+        with pytest.raises(BrokenPipeError), engine.errors_while("running the command"):
+            raise BrokenPipeError
+
+
 @pytest.mark.parametrize("status", [b"101 UPGRADED", b"200 OK"])
 def test_an_attached_socket_outlives_its_request(tmp_path: Path, at: EngineAddress, status: bytes) -> None:
     ours, theirs = socket.socketpair()
