@@ -92,7 +92,7 @@ def run_container(
             if folders.compiled:
                 stack.callback(FolderInUse(Path(folders.compiled)).end)
             if context.in_use is not None:
-                # A container may run for days, and uses nothing else of the cache.
+                # A container may run for days. What else it uses of the cache may be missing.
                 context.in_use.end()
             return run(engine, image, settings, streams, report, JsonCache(context.cache / IMAGE_ACCOUNTS))
 
