@@ -27,7 +27,7 @@ from msgspec import Struct
 
 from envspec.engine import errors
 from envspec.engine.errors import AddressSource, EngineAddress, EngineError, NoEngine
-from envspec.engine.local import ContainerClient, LocalClient
+from envspec.engine.local import LocalClient
 from envspec.escaping import excerpt
 from envspec.models import Platform
 from envspec.structs import replace
@@ -76,9 +76,12 @@ class EngineInfo(Struct, frozen=True):
 
 
 class Engine(Struct, frozen=True):
-    """A responding engine. containers: a client for what a run requires. sdk: opens the SDK's low-level client once."""
+    """A responding engine.
 
-    containers: ContainerClient
+    containers: a client for what a run requires, which may be the SDK's. sdk: opens the SDK's low-level client once.
+    """
+
+    containers: LocalClient
     sdk: Callable[[], docker.APIClient]
     address: EngineAddress
     facts: EngineInfo
@@ -203,9 +206,8 @@ def _connected(opened: contextlib.ExitStack, address: EngineAddress, settings: M
     probe = opened.enter_context(_client(settings, MINIMUM_DOCKER_API_VERSION))
     version = probe.version(api_version=False)
     client = opened.enter_context(_client(settings, version["ApiVersion"]))
-    # Its types lack some methods.
-    containers = cast("ContainerClient", client)
-    return Engine(containers, lambda: client, address, engine_info(version, client.info()))
+    # It has the same methods.
+    return Engine(cast("LocalClient", client), lambda: client, address, engine_info(version, client.info()))
 
 
 def _connected_locally(opened: contextlib.ExitStack, address: EngineAddress) -> Engine:

@@ -13,53 +13,12 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 from urllib.parse import quote, urlencode
 
 _PIECE: Final = 1 << 16
 #: Of a response that is not an archive.
 _MOST_BYTES: Final = 16 << 20
-
-
-class Response(Protocol):
-    """Closes its connection at the end of a `with`."""
-
-    def __enter__(self) -> Response: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def json(self) -> Any: ...
-
-
-class ContainerClient(Protocol):
-    """What a run requires of a client: the SDK's, or `LocalClient`."""
-
-    base_url: str
-
-    @property
-    def api_version(self) -> str: ...
-
-    def inspect_image(self, image: str) -> Mapping[str, Any]: ...
-
-    def create_container_from_config(self, config: Mapping[str, Any], name: str) -> Mapping[str, Any]: ...
-
-    def inspect_container(self, container: str) -> Mapping[str, Any]: ...
-
-    def attach_socket(self, container: str, params: Mapping[str, Any]) -> object: ...
-
-    def post(self, url: str, *, params: Mapping[str, Any], stream: bool, timeout: float | None) -> Response: ...
-
-    def start(self, container: str) -> None: ...
-
-    def kill(self, container: str, signal: str) -> None: ...
-
-    def resize(self, container: str, height: int, width: int) -> None: ...
-
-    def get_archive(self, container: str, path: str) -> tuple[Iterator[bytes], object]: ...
-
-    def put_archive(self, container: str, path: str, data: bytes) -> object: ...
-
-    def remove_container(self, container: str, *, v: bool, force: bool) -> None: ...
 
 
 class NoResponse(ConnectionError):
@@ -107,7 +66,7 @@ class LocalClient:
         with self._api("POST", f"/containers/{container}/attach", params, headers=headers) as response:
             return response.connection.opened.dup()
 
-    def post(self, url: str, *, params: Mapping[str, Any], stream: bool, timeout: float | None) -> _Response:  # noqa: ARG002 (the SDK's)
+    def post(self, url: str, *, params: Mapping[str, Any], stream: bool, timeout: float | None) -> Response:  # noqa: ARG002 (the SDK's)
         return _request(_Connection(self._path, timeout), "POST", f"{url}?{urlencode(params)}")
 
     def start(self, container: str) -> None:
@@ -144,7 +103,7 @@ class LocalClient:
         params: Mapping[str, Any] | None = None,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> _Response:
+    ) -> Response:
         query = f"?{urlencode(params)}" if params else ""
         return _request(self._connection(), method, f"/v{self.api_version}{path}{query}", body, headers)
 
@@ -163,13 +122,15 @@ class _Connection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-class _Response:
+class Response:
+    """Closes its connection at the end of a `with`."""
+
     def __init__(self, connection: _Connection, response: http.client.HTTPResponse) -> None:
         self.connection = connection
         self.headers, self.status, self.reason = response.headers, response.status, response.reason
         self._response = response
 
-    def __enter__(self) -> _Response:
+    def __enter__(self) -> Response:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -200,12 +161,12 @@ def _request(
     url: str,
     body: bytes | None = None,
     headers: Mapping[str, str] | None = None,
-) -> _Response:
+) -> Response:
     """Raises NoResponse, or the SDK's APIError: the engine refuses the request."""
     try:
         with _no_response():
             connection.request(method, url, body, headers or {})
-            response = _Response(connection, connection.getresponse())
+            response = Response(connection, connection.getresponse())
         if response.status >= 400:
             raise _refusal(response, url)
     except BaseException:
@@ -226,7 +187,7 @@ def _no_response() -> Iterator[None]:
         raise NoResponse(str(error)) from error
 
 
-def _refusal(response: _Response, url: str) -> Exception:
+def _refusal(response: Response, url: str) -> Exception:
     """The SDK's error."""
     from docker.errors import APIError, NotFound
 
