@@ -13,7 +13,6 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
-from msgspec import Struct
 
 from envspec.cli import terminal
 from envspec.credentials import shown
@@ -64,7 +63,8 @@ class OutputSettings:
 SETTINGS: Final = OutputSettings()
 
 
-class Result(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Result:
     """What a command returns.
 
     render: format -> the whole text.
