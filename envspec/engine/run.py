@@ -404,7 +404,7 @@ def only_file(chunks: Iterable[bytes], path: str) -> bytes:
     """The content of the only file in a tar; empty if it is not a regular file. path: for the message.
 
     Raises:
-        EngineError: it is too large.
+        EngineError: it is too large, or the engine ended the tar early.
     """
     packed = bytearray()
     for chunk in chunks:
@@ -413,12 +413,17 @@ def only_file(chunks: Iterable[bytes], path: str) -> bytes:
             raise EngineError(
                 f"{path} in the image is larger than {_SMALL_BYTES >> 20} MiB", hint="use another base image"
             )
-    with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
-        member = tar.next()
-        if member is None or not member.isreg():
-            return b""
-        file = tar.extractfile(member)
-        return file.read() if file else b""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(packed), mode="r:") as tar:
+            member = tar.next()
+            if member is None or not member.isreg():
+                return b""
+            file = tar.extractfile(member)
+            return file.read() if file else b""
+    except tarfile.TarError as error:
+        raise EngineError(
+            f"{path} can't be read from the container: {error}", hint="run the same command again"
+        ) from error
 
 
 def _log_ports(engine: Engine, name: str, settings: ContainerSettings, log: Callable[[str], None]) -> None:

@@ -135,6 +135,14 @@ def test_an_image_s_account_file_may_be_anything(kind: bytes) -> None:
     assert only_file([tar_of([Member("passwd", kind=kind, target="/etc/shadow")])], "/etc/passwd") == b""
 
 
+@pytest.mark.parametrize("size", [0, 100, 600])
+def test_an_engine_may_end_an_account_file_early(size: int) -> None:
+    """If it can't read a file, its answer has begun already."""
+    whole = tar_of([Member("passwd", data=b"x" * 1000)])
+    with pytest.raises(EngineError, match="/etc/passwd can't be read from the container"):
+        only_file([whole[:size]], "/etc/passwd")
+
+
 def test_an_image_s_account_file_may_be_of_any_size() -> None:
     read = 0
 
