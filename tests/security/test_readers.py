@@ -314,49 +314,6 @@ def test_ctrl_c_ends_reading_a_channel(fault: Fault, tmp_path: Path) -> None:
         interrupted(user, server, 0.5)
 
 
-_COMPUTES: Final = """
-import asyncio
-import time
-from envspec.io.tasks import run_interruptible
-
-def compute(ready):
-    print(ready, flush=True)
-    while True:
-        pass
-
-async def at_once():
-    compute("ready")
-
-async def once_it_was_cancelled():
-    # Of a task that the interrupted one does not wait for, such as a request that a server answers.
-    asyncio.get_running_loop().call_later(0.2, compute, "")
-    try:
-        print("ready", flush=True)
-        await asyncio.sleep(10)
-    finally:
-        await asyncio.sleep(10)
-
-try:
-    run_interruptible({}())
-except KeyboardInterrupt:
-    raise SystemExit(130)
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="asyncio has no handlers of signals on Windows")
-@pytest.mark.parametrize("name", ["at_once", "once_it_was_cancelled"])
-def test_ctrl_c_ends_a_loop_that_computes(name: str) -> None:
-    program = _COMPUTES.replace("{}", name)
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
-        process.send_signal(signal.SIGINT)
-        try:
-            # It would compute for ever.
-            assert process.wait(30) == 130
-        finally:
-            process.kill()
-
-
 # Specs and locks
 
 
