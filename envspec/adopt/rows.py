@@ -1,0 +1,122 @@
+"""What locks of other tools have in common: rows of packages with their files, and what is selected of them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from envspec.credentials import without_credentials
+from envspec.io.http_settings import default_index_url
+from envspec.models import DEFAULT_INDEX, Dependent
+from envspec.names import normalised
+from envspec.origins import PYTORCH, PYTORCH_PAGES
+
+#: As an extra or a group: all of them.
+ALL: Final = "*"
+
+
+class LockedFile(Struct, frozen=True):
+    """A file of a package.
+
+    url: None if the page of its index has it.
+    sha256: hexadecimal; empty if the lock has none.
+    uploaded: None if the lock has no time.
+    """
+
+    filename: str
+    url: str | None = None
+    sha256: str = ""
+    size_bytes: int | None = None
+    uploaded: datetime | None = None
+
+
+class Row(Struct, frozen=True):
+    """A package of a lock.
+
+    name: normalised.
+    version: empty for one whose version its build computes.
+    index: `default`, another index by `index_name`, `url`, `git` or `local`, as in `WheelFile`.
+    index_url: of another index than the default one, without credentials.
+    files: wheels and the sdist; none of `git` and `local`.
+    marker: it is installed where this holds; empty: everywhere.
+    source: of `git`, `git+https://host/project.git@<commit>`, with `#subdirectory=` if it is in one; of `local`, the
+        folder relative to that of the lock.
+    """
+
+    name: str
+    version: str
+    index: str = DEFAULT_INDEX
+    index_url: str = ""
+    files: tuple[LockedFile, ...] = ()
+    marker: str = ""
+    source: str = ""
+    required_by: tuple[Dependent, ...] = ()
+
+
+class Selection(Struct, frozen=True):
+    """Which part of a lock is meant; extras, groups and members are normalised names, or ALL alone.
+
+    without_groups: of `groups` ALL, or of the project's default groups.
+    default_groups: whether the project's default groups are included.
+    members: of a workspace; none: the project beside the lock.
+    """
+
+    extras: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    without_groups: tuple[str, ...] = ()
+    default_groups: bool = False
+    members: tuple[str, ...] = ()
+
+
+class LeftOut(Struct, frozen=True):
+    """An extra or a group that is not selected. kind: `extra` or `group`. packages: that only it adds, normalised,
+    of all platforms.
+    """
+
+    kind: str
+    name: str
+    packages: frozenset[str] = frozenset()
+
+    @property
+    def words(self) -> str:
+        """What adds it on the command line."""
+        return f"--{self.kind} {self.name}"
+
+
+class ForeignLock(Struct, frozen=True):
+    """A lock of another tool, as far as it is selected.
+
+    path: its file.
+    name: of the project; empty if neither the lock nor a pyproject.toml beside it has one.
+    requires_python: specifiers; empty if there are none.
+    rows: sorted by name.
+    left_out: what is not selected.
+    """
+
+    path: Path
+    name: str
+    requires_python: str
+    rows: tuple[Row, ...]
+    left_out: tuple[LeftOut, ...] = ()
+
+
+def index_name(url: str) -> str:
+    """The name in an envspec.lock of the index with this URL: `default`, `pytorch-cu128`, else of its host and path."""
+    public = without_credentials(url).rstrip("/")
+    if public == default_index_url({}).rstrip("/"):
+        return DEFAULT_INDEX
+    if found := PYTORCH_PAGES.fullmatch(public):
+        return PYTORCH + (found[1].replace("/", "-") or "whl")
+    parts = urlsplit(public)
+    path = [part for part in parts.path.split("/") if part not in ("", "simple")]
+    return normalised("-".join((parts.netloc.replace(":", "-"), *path)))
+
+
+def newest_upload(rows: tuple[Row, ...]) -> datetime | None:
+    """When the newest file of these packages was uploaded, in whole seconds; None if no file has a time."""
+    times = [file.uploaded for row in rows for file in row.files if file.uploaded]
+    return max(times).replace(microsecond=0) if times else None
