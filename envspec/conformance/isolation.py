@@ -30,7 +30,7 @@ from envspec.conformance.processes import (
     signal_name,
 )
 from envspec.conformance.request import SuiteRequest
-from envspec.conformance.results import Cause, NotRun, Peak, error_chain
+from envspec.conformance.results import Cause, NotRun, Peak, error_texts, is_out_of_memory
 from envspec.conformance.text import first_of
 
 #: Exit statuses; neither of the last two is one of Python's own (1, 2).
@@ -94,10 +94,8 @@ def _attempt(context: CheckContext, work: Callable[[CheckContext], object]) -> i
         return NOT_RUN
     except BaseException as error:
         traceback.print_exc()
-        names = {each.__name__ for each in type(error).__mro__}
-        cause = Cause.OUT_OF_MEMORY if names & {"OutOfMemoryError", "MemoryError"} else Cause.RAISED
-        texts = [": ".join(filter(None, [type(each).__name__, str(each).strip()])) for each in error_chain(error)]
-        context.write("raised", [cause.value, "\n  because of ".join(texts)])
+        cause = Cause.OUT_OF_MEMORY if is_out_of_memory(error) else Cause.RAISED
+        context.write("raised", [cause.value, "\n  because of ".join(error_texts(error))])
         return RAISED
     context.peak(_peak())
     context.write("done", value=True)

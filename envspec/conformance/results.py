@@ -70,9 +70,36 @@ def error_chain(error: BaseException) -> Iterator[BaseException]:
         each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
 
 
+#: Begins of the lines that torch adds to every error of CUDA: how to search for its place, not what it is.
+#: Source: torch, c10/cuda/CUDAMiscFunctions.cpp; torch 2.11 adds all of them.
+_CUDA_ADVICE = (
+    *("Search for `cuda", "CUDA kernel errors might be ", "For debugging consider passing CUDA_LAUNCH_BLOCKING"),
+    "Compile with `TORCH_USE_CUDA_DSA` ",
+)
+
+
+def error_text(error: BaseException) -> str:
+    """`Type: text` of an error without its causes, and without torch's advice about errors of CUDA."""
+    lines = [line for line in str(error).splitlines() if not line.startswith(_CUDA_ADVICE)]
+    return ": ".join(filter(None, [type(error).__name__, "\n".join(lines).strip()]))
+
+
 def error_texts(error: BaseException) -> list[str]:
-    """An error and its causes, each with its type."""
-    return [f"{type(each).__name__}: {each}" for each in error_chain(error)]
+    """An error and its causes, as `error_text`."""
+    return [error_text(each) for each in error_chain(error)]
+
+
+#: Python's errors and torch's; torch 2.4 has its own below `torch.cuda` only, by the same name.
+_OUT_OF_MEMORY = frozenset({"MemoryError", "OutOfMemoryError"})
+#: Only torch's allocator raises that error. Another call of CUDA that needs memory raises an AcceleratorError (torch
+#: 2.11), in older releases a RuntimeError.
+_CUDA_OUT_OF_MEMORY = ("CUDA error: out of memory", "CUDA driver error: out of memory")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the memory of the host or of a GPU ran out."""
+    names = {each.__name__ for each in type(error).__mro__}
+    return bool(names & _OUT_OF_MEMORY) or str(error).startswith(_CUDA_OUT_OF_MEMORY)
 
 
 class Validated:

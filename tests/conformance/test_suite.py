@@ -179,6 +179,22 @@ def test_a_limit_does_not_count_the_time_that_others_use(tmp_path: Path) -> None
     assert all(each > 0 for each in output.document["machine"]["load"])
 
 
+def _accelerator_error(text: str, symbol: str) -> str:
+    """A torch that raises an error of CUDA on its import, with all that torch 2.11 adds to it."""
+    lines = (
+        f"CUDA error: {text}",
+        f"Search for `{symbol}' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more "
+        "information.",
+        "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
+        "incorrect.",
+        "For debugging consider passing CUDA_LAUNCH_BLOCKING=1",
+        "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
+        "",
+    )
+    whole = "\n".join(lines)
+    return f"class AcceleratorError(RuntimeError): pass\nraise AcceleratorError({whole!r})"
+
+
 @pytest.mark.parametrize(
     ("body", "cause", "reason"),
     [
@@ -194,6 +210,16 @@ def test_a_limit_does_not_count_the_time_that_others_use(tmp_path: Path) -> None
             "killed in the phase 'import torch': most often because the system or container is out of memory",
         ),
         ("x = bytearray(1 << 62)", "out of memory", "in the phase 'import torch': MemoryError"),
+        (
+            _accelerator_error("out of memory", "cudaErrorMemoryAllocation"),
+            "out of memory",
+            "in the phase 'import torch': AcceleratorError: CUDA error: out of memory",
+        ),
+        (
+            _accelerator_error("an illegal memory access was encountered", "cudaErrorIllegalAddress"),
+            "raised",
+            "in the phase 'import torch': AcceleratorError: CUDA error: an illegal memory access was encountered",
+        ),
         # Each is a status that something means elsewhere: the check's own word is what counts.
         ("import os; os._exit(0)", "crashed", "exited in the phase 'import torch' with status 0 without a result"),
         ("import os; os._exit(75)", "crashed", "exited in the phase 'import torch' with status 75 without a result"),
@@ -204,7 +230,10 @@ def test_a_limit_does_not_count_the_time_that_others_use(tmp_path: Path) -> None
             "in the phase 'import torch': ImportError: torch\n  because of OSError: undefined symbol: x",
         ),
     ],
-    ids=["segfault", "abort", "killed", "memory", "exit 0", "exit 75", "SystemExit", "cause"],
+    ids=[
+        *("segfault", "abort", "killed", "memory", "memory of a GPU", "CUDA error"),
+        *("exit 0", "exit 75", "SystemExit", "cause"),
+    ],
 )
 def test_an_end_that_is_no_end_is_reported(tmp_path: Path, body: str, cause: str, reason: str) -> None:
     result = _device(tmp_path, body)

@@ -34,8 +34,9 @@ _ROWS = 4
 def check(context: CheckContext) -> None:
     """Test every mode of the device; then one convolution, so that cuDNN runs too."""
     torch = context.load("torch")
-    deterministic(torch)
-    run = modes(torch, context)
+    with context.phase("the device's start"):
+        deterministic(torch)
+        run = modes(torch, context)
     with context.phase("products of integers"):
         _integers(torch, context, run)
     with context.phase("products of random numbers"):

@@ -31,8 +31,9 @@ _VECTORS = 4
 def check(context: CheckContext) -> None:
     """Share the time among the modes of the device: one after the other, with `--burn` in many turns."""
     torch = context.load("torch")
-    deterministic(torch)
-    run = modes(torch, context)
+    with context.phase("the device's start"):
+        deterministic(torch)
+        run = modes(torch, context)
     with context.phase("inputs"):
         left, right, vectors = _inputs(torch, context)
         expected = left.double() @ (right.double() @ vectors)

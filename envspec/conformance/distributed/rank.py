@@ -27,7 +27,7 @@ from envspec.conformance.distributed.training import Trainee, digest
 from envspec.conformance.events import EventWriter
 from envspec.conformance.numerics import elements
 from envspec.conformance.processes import die_with_parent, exit_now
-from envspec.conformance.results import Cause
+from envspec.conformance.results import Cause, error_text
 
 _BEAT_S = 1.0
 #: Without a new heartbeat for this long a node counts as lost.
@@ -178,7 +178,7 @@ def _run(launch: Launch, folder: Path, log: EventWriter) -> int:
             dist.destroy_process_group()
     except Exception as error:
         traceback.print_exc()
-        text = f"{type(error).__name__}: {error}"
+        text = error_text(error)
         log.write("raised", [Cause.RAISED, text])
         if heartbeat:
             heartbeat.fail(f"rank {os.environ['RANK']} raised in the phase {log.current!r}: {text}")
