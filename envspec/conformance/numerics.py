@@ -14,6 +14,7 @@ import operator
 import os
 import re
 import statistics
+import subprocess
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -408,7 +409,7 @@ def compiled(torch: Any, context: CheckContext) -> None:
     try:
         optimized = _results(torch, torch.compile(block), block, batch)
     except Exception as error:
-        detail, hint = _why(error)
+        detail, hint = compile_failure(error)
         context.exact(f"{_NAME} runs", ok=False, detail=detail, hint=hint)
         return
     graphs = importlib.import_module("torch._dynamo.utils").counters["stats"]["unique_graphs"]
@@ -425,8 +426,8 @@ def _results(torch: Any, run: Any, block: Any, batch: Any) -> tuple[Any, Any]:
     return output.detach(), joined_gradients(torch, block.parameters())
 
 
-def _why(error: BaseException) -> tuple[str, str]:
-    """The error with its causes, and a hint for known ones."""
+def compile_failure(error: BaseException) -> tuple[str, str]:
+    """Why torch.compile failed: the error with its causes, and a hint for known ones."""
     text = "\n".join(error_texts(error))
     lines = [_line(each) for each in error_chain(error)]
     reason = "; because of ".join(lines)
@@ -442,7 +443,34 @@ def _why(error: BaseException) -> tuple[str, str]:
     if _NO_DRIVER in text:
         hint = "run ldconfig as root where NVIDIA's driver is installed, or set TRITON_LIBCUDA_PATH to its folder"
         return reason, hint
+    if failed := _failed_command(error):
+        return failed, "run that compiler: it needs its own programs (cc1, as, ld) and the headers of libc"
     return reason, ""
+
+
+def _failed_command(error: BaseException) -> str:
+    """A compiler that failed, its exit status, and a line of its errors; empty if none did.
+
+    Triton does not read what it prints: it is in the check's output.
+    """
+    for each in error_chain(error):
+        # InductorError has no cause: torch 2.11 raises it `from None`.
+        inner = getattr(each, "inner_exception", each)
+        if not isinstance(inner, subprocess.CalledProcessError):
+            continue
+        words = inner.cmd.split() if isinstance(inner.cmd, str) else inner.cmd
+        printed = inner.stderr or inner.output or ""
+        if isinstance(printed, bytes):
+            printed = printed.decode(errors="replace")
+        texts = [f"the compiler {words[0]} failed with exit status {inner.returncode}", _telling(lines_of(printed))]
+        return ": ".join(filter(None, texts))[:_MAX_CHARACTERS]
+    return ""
+
+
+def _telling(lines: Sequence[str]) -> str:
+    """The first line with `error:`, else the last one."""
+    errors = [line for line in lines if "error:" in line]
+    return next(iter([*errors, *lines[-1:]]), "")
 
 
 def _line(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from envspec.conformance.events import CheckContext, ProcessEvents
-from envspec.conformance.numerics import case, spread, worst
+from envspec.conformance.numerics import case, compile_failure, spread, worst
 from envspec.conformance.request import SuiteRequest
 from envspec.conformance.results import Kind
 
@@ -112,3 +112,46 @@ def test_a_refusal_is_a_finding_with_its_first_line(tmp_path: Path, text: str, k
 def test_errors_that_are_no_refusal_are_raised(tmp_path: Path, error: Exception) -> None:
     with pytest.raises(type(error)):
         _events(error, tmp_path)
+
+
+class _InductorError(RuntimeError):
+    """As torch 2.11's: the compiler's error is in a field, and is no cause."""
+
+    def __init__(self, inner_exception: Exception) -> None:
+        super().__init__(f"{type(inner_exception).__name__}: {inner_exception}")
+        self.inner_exception = inner_exception
+
+
+_TRITON = [
+    "/usr/bin/gcc",
+    "/tmp/scratch/cuda_utils.c",
+    "-O3",
+    "-shared",
+    "-fPIC",
+    "-o",
+    "/tmp/scratch/cuda_utils.so",
+]
+_FAILED = "the compiler /usr/bin/gcc failed with exit status 1"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (_InductorError(subprocess.CalledProcessError(1, _TRITON)), _FAILED),
+        (subprocess.CalledProcessError(1, " ".join(_TRITON)), _FAILED),
+        (
+            subprocess.CalledProcessError(1, _TRITON, b"a note\ngcc: fatal error: cannot execute 'as'\nstopped.\n"),
+            f"{_FAILED}: gcc: fatal error: cannot execute 'as'",
+        ),
+        (subprocess.CalledProcessError(1, _TRITON, stderr="\nKilled\n"), f"{_FAILED}: Killed"),
+    ],
+)
+def test_a_compiler_that_fails_is_one_line(error: Exception, reason: str) -> None:
+    found, hint = compile_failure(error)
+    assert found == reason and hint.startswith("run that compiler")
+
+
+def test_a_missing_compiler_is_named_as_such() -> None:
+    triton = RuntimeError("Failed to find C compiler. Please specify via CC environment variable")
+    reason, hint = compile_failure(_InductorError(triton))
+    assert reason.startswith("there is no C compiler, which torch.compile needs") and "[image] compiler" in hint
