@@ -1,7 +1,7 @@
 """A GPU's health by NVML: what it reports before and after the checks, and what happens while they run.
 
 Sources: NVML API reference, "Device Queries", "NvLink Methods", "Event Handling Methods"; NVIDIA, "Xid Errors" and "GPU
-Memory Error Management". Read 2026-11. Nothing here has run on a GPU yet.
+Memory Error Management". Read 2026-11. It has run on one GPU, an H200 without NVLink in a virtual machine.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _XID = 8
 #: nvmlMemoryErrorType_t, nvmlEccCounterType_t.
 _CORRECTED, _UNCORRECTED = 0, 1
 _SINCE_LOADED, _LIFETIME = 0, 1
-#: NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, and its values.
-_RECOVERY_ACTION = 274
+#: NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, as in nvml.h and in NVIDIA's nvidia-ml-py, and its values.
+_RECOVERY_ACTION = 230
 RECOVERY_ACTIONS = (
     *("none", "reset the GPU", "restart the node", "drain peers", "drain the node and reset the GPU"),
     *("recover the IMEX domain", "reset the bus", "restart the system"),

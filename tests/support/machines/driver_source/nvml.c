@@ -120,7 +120,7 @@ int nvmlDeviceGetRetiredPagesPendingStatus(void *h, unsigned *pending) {
 }
 
 int nvmlDeviceGetFieldValues(void *h, int count, Field *field) {
-    GPU field->status = field->id == 274 ? 0 : 3;
+    GPU field->status = field->id == 230 ? 0 : 3;
     field->value = value("recovery", gpu, 0);
     return 0;
 }
