@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -120,3 +123,12 @@ def newest_upload(rows: tuple[Row, ...]) -> datetime | None:
     """When the newest file of these packages was uploaded, in whole seconds; None if no file has a time."""
     times = [file.uploaded for row in rows for file in row.files if file.uploaded]
     return max(times).replace(microsecond=0) if times else None
+
+
+def rows_sha256(rows: Iterable[Row]) -> str:
+    """SHA-256, hexadecimal, of what rows install: names, versions, files and markers, but not where files are."""
+    values = []
+    for row in rows:
+        files = sorted((each.filename, each.sha256) for each in row.files)
+        values.append((row.name, row.version, row.index, row.marker, row.source, files))
+    return hashlib.sha256(json.dumps(sorted(values)).encode()).hexdigest()

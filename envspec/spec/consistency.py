@@ -398,6 +398,30 @@ def overlap(one: str, other: str) -> bool:
     return common[0][0]
 
 
+#: What the lock of another tool decides, and what says which part of it.
+_RESOLVED: Final = ("dependencies", "constraints", "prefer", "overrides", "index", "on_top_of")
+_SELECTED: Final = ("extras", "groups", "without_groups", "default_groups", "members")
+
+
+def _beside_another_lock(data: Document) -> Iterator[Found]:
+    """Keys of [pip] that choose versions beside a lock that has them, and keys that select of a lock without one."""
+    pip = table_of(data, "pip")
+    if "from" not in pip:
+        for key in _SELECTED:
+            if key in pip:
+                problem = "selects of a lock of another tool, and no lock is named"
+                yield ("pip", key), problem, 'name it: from = "uv.lock", or remove this key'
+        return
+    source = f'`from = "{pip["from"]}"`'
+    for key in _RESOLVED:
+        if pip.get(key):
+            problem = f"chooses packages, and {source} has them all"
+            yield ("pip", key), problem, "change it there, with the tool that wrote it, or remove `from`"
+    for path in (("conda",), ("dependencies_from",), ("env", "as_of"), ("env", "package_as_of")):
+        if get(data, *path):
+            yield path, f"chooses packages, and {source} has them all", "remove it, or `from`"
+
+
 def _cuda_without_platform(data: Document) -> Iterator[Found]:
     if isinstance(get(data, "cuda"), Mapping) and _platforms(data) == {Platform.OSX_ARM64}:
         yield (
@@ -523,6 +547,7 @@ _CHECKS: Final[tuple[Callable[[Document], Iterator[Found]], ...]] = (
     _index_names,
     _pages_of_links,
     _index_patterns,
+    _beside_another_lock,
     _cuda_without_platform,
     _custom_base,
     _installed_on_top,

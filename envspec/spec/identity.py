@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import date, datetime, time, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from envspec import documents
 from envspec.credentials import channel_without_credentials, without_credentials
@@ -38,7 +39,8 @@ def variants_in(path: Path) -> tuple[str, ...]:
 
 
 def whole_document(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The spec in a file, parsed, with the lines of `dependencies_from`, and the hash of its `pip.on_top_of`.
+    """The spec in a file, parsed, with the lines of `dependencies_from`, the hash of its `pip.on_top_of`, and that of
+    the packages in the lock of `pip.from` instead of how they are selected.
 
     path: of that file.
 
@@ -60,7 +62,34 @@ def whole_document(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
         spec = _with_list(spec, path.parent)
         if variants:
             spec["variants"] = {name: _with_list(own, path.parent) for name, own in spec["variants"].items()}
+    shared = documents.table_of(spec, "pip")
+    if "from" in shared:
+        own = spec.get("variants", {})
+        spec = _with_packages(spec, shared, path.parent)
+        if isinstance(own, Mapping):
+            for name, table in own.items():
+                if not _SELECTED.isdisjoint(documents.table_of(table, "pip")):
+                    pip = {**shared, **table["pip"]}
+                    spec["variants"] = {**spec["variants"], name: _with_packages(table, pip, path.parent)}
     return spec
+
+
+#: Keys of [pip] that say which packages of another tool's lock are meant: other words may mean the same ones.
+_SELECTED: Final = frozenset({"from", "extras", "groups", "without_groups", "default_groups", "members"})
+
+
+def _with_packages(table: Any, pip: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """A spec or a variant with the SHA-256 of the packages that its [pip] selects of another tool's lock; empty for one
+    that can't be read, which whoever reads its content reports.
+    """
+    from envspec.adopt import read_lock, selection_of
+    from envspec.adopt.rows import rows_sha256
+
+    digest = ""
+    with suppress(OSError, ValueError, TypeError, UsageError):
+        digest = rows_sha256(read_lock(folder / pip["from"], selection_of(pip)).rows)
+    rest = {key: value for key, value in documents.table_of(table, "pip").items() if key not in _SELECTED}
+    return {**table, "pip": {**rest, "packages_sha256": digest}}
 
 
 def _names_list(table: object) -> bool:
@@ -240,8 +269,6 @@ def _refuse_other(path: Path, cwd: Path) -> None:
 
 def _is_lock(path: Path, cwd: Path) -> UsageError:
     """path: a file of a lock, or its folder."""
-    from contextlib import suppress
-
     folder, what = path, "a lock"
     if not path.is_dir():
         folder = path.parent

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from envspec.adopt.rows import Selection
 from envspec.conformance.checks import CHECKS
 from envspec.models import Platform
 from envspec.spec import values as f
@@ -275,6 +276,40 @@ class PipBuild(Section):
 class Pip(Section):
     """Packages from Python package indexes."""
 
+    source: f.ListFile | None = Field(
+        default=None,
+        alias="from",
+        description="A lock of another tool next to the spec, whose packages are locked as they are: `uv.lock`, "
+        "`pylock.toml`, `poetry.lock`, or a requirements file with hashes. Nothing is resolved. Keys that choose "
+        "versions can't stand beside it.",
+        examples=["uv.lock"],
+    )
+    extras: f.ListOf[f.SelectedName] = Field(
+        default=(),
+        description='Extras of the project in the lock that `from` names; `"*"`: all.',
+        examples=[["cuda"]],
+    )
+    groups: f.ListOf[f.SelectedName] = Field(
+        default=(),
+        description='Dependency groups in the lock that `from` names; `"*"`: all.',
+        examples=[["train"]],
+    )
+    without_groups: f.ListOf[f.PackageName] = Field(
+        default=(),
+        description="Groups to leave out of `groups` or of the default groups.",
+        examples=[["dev"]],
+    )
+    default_groups: bool = Field(
+        default=False,
+        description="Whether to include the project's default groups, as `uv sync` does.",
+        examples=[True],
+    )
+    members: f.ListOf[f.SelectedName] = Field(
+        default=(),
+        description='Packages of the workspace in the lock that `from` names (default: the project beside it); `"*"`: '
+        "all.",
+        examples=[["server"]],
+    )
     dependencies: f.ListOf[f.RequirementText] = Field(
         default=(),
         description="Requirements (PEP 508); wheels, sdists and git repositories by URL; local projects by path. "
@@ -321,6 +356,11 @@ class Pip(Section):
         description="Private or extra indexes, each with the names of its packages.",
         examples=[[{"name": "corp", "url": "https://wheels.example.com/simple", "packages": ["corp-*"]}]],
     )
+
+    @property
+    def selection(self) -> Selection:
+        """What is meant of the lock that `from` names."""
+        return Selection(self.extras, self.groups, self.without_groups, self.default_groups, self.members)
 
     def index_for(self, name: str) -> IndexSection | None:
         """The index that serves a normalised name, None for the default one. A name goes before a pattern."""

@@ -397,6 +397,8 @@ PreferenceText = Annotated[Requirement, OfText(read_preference)]
 OverrideText = Annotated[Requirement, OfText(read_override)]
 PackageName = Annotated[str, OfText(read_name)]
 SdistName = Annotated[str, OfText(read_sdist_name)]
+#: Of an extra, a group or a member; `*` for all.
+SelectedName = SdistName
 IndexName = Annotated[str, OfText(_read_index_name)]
 Origin = Annotated[str, OfText(_read_origin, pattern="^https?://")]
 IndexUrl = Annotated[str, OfText(read_index_url, pattern="^https?://")]
