@@ -223,17 +223,21 @@ class Unbuilt(Enum):
     """How the requirements of an sdist are known that could not be built where it was locked.
 
     STATIC: its PKG-INFO has those of every wheel (PEP 643). STATED: its PKG-INFO, or setuptools' requires.txt, states
-    them; its wheel is compared with them once it is built.
+    them; its wheel is compared with them once it is built. LOCKED: the lock of another tool is taken as it is, with
+    that tool's overrides.
     """
 
     STATIC = "static"
     STATED = "stated"
+    LOCKED = "locked"
 
     @property
     def described(self) -> str:
         """What it means for the package's requirements."""
         if self is Unbuilt.STATIC:
             return "static metadata, the same for every wheel"
+        if self is Unbuilt.LOCKED:
+            return "built for the first image or installation; its requirements are those of the lock that has it"
         return "requirements as stated in the sdist, compared at the first build"
 
 

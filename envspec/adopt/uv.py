@@ -130,10 +130,8 @@ def _check_names(project: _Package, selection: Selection, path: Path) -> None:
     stated = {normalised(str(each)) for each in list_of(project.table, "metadata", "provides-extras")}
     for name in selection.extras:
         if name != ALL and name not in {*stated, *project.extras}:
-            raise UsageError(
-                f"{path}: {project.name} has no extra {name}",
-                hint=f"its extras: {_joined(project.extras) or 'none'}; its groups: {_joined(project.groups) or 'none'}",
-            )
+            there = f"its extras: {_joined(project.extras) or 'none'}; its groups: {_joined(project.groups) or 'none'}"
+            raise UsageError(f"{path}: {project.name} has no extra {name}", hint=there)
 
 
 def _joined(names: Collection[str]) -> str:
@@ -161,11 +159,11 @@ def _exported(path: Path, selection: Selection) -> list[str]:
 
     environ = {name: value for name, value in os.environ.items() if not name.startswith("UV_")}
     command = [uv.find_uv_bin(), *_EXPORT, *_words(selection)]
-    done = subprocess.run(
+    done = subprocess.run(  # noqa: S603 (uv itself; names of extras and groups are checked)
         command, cwd=path.parent, env=environ, capture_output=True, text=True, timeout=_SECONDS, check=False
     )
     if done.returncode != 0:
-        problem = re.sub(r"^(?:error: |  × )", "", done.stderr.strip())
+        problem = done.stderr.strip().removeprefix("error: ")
         raise UsageError(f"{path}: uv can't read it: {problem}", hint="`uv export --frozen` says the same there")
     return done.stdout.splitlines()
 
@@ -199,10 +197,10 @@ def _entries(requirement: Requirement, named: Sequence[_Package], path: Path) ->
     marker = str(requirement.marker or "")
     found = []
     for each in named:
-        is_same = requirement.specifier.contains(each.version, prereleases=True) if each.version else True
-        if requirement.url is None and is_same and "registry" in each.source:
-            found.append(each)
-        elif requirement.url is not None and "registry" not in each.source:
+        is_of_index = "registry" in each.source
+        if is_of_index is not (requirement.url is None):
+            continue
+        if not is_of_index or requirement.specifier.contains(each.version, prereleases=True):
             found.append(each)
     if not found:
         raise UsageError(f"{path}: it has no entry for {requirement}", hint="run `uv lock`")

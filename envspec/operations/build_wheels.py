@@ -56,6 +56,7 @@ from envspec.models import (
     Python,
     Resolution,
     Target,
+    Unbuilt,
     WheelFile,
 )
 from envspec.names import normalised
@@ -574,6 +575,8 @@ class Builds:
 
     async def _check_requirements(self, made: CachedWheel, package: Package, part: Resolution) -> None:
         """Fail if a wheel requires what the lock does not have; of an unbuilt sdist, anything else than that states."""
+        if package.unbuilt is Unbuilt.LOCKED:
+            return
         metadata = await asyncio.to_thread(metadata_of, made.path, package.name)
         overrides = recorded_overrides(self._lock.overrides, part.target)
         if package.unbuilt:

@@ -53,14 +53,22 @@ def check_logins(spec: Spec, request: LockRequest, context: Context) -> None:
             raise spec_error_of(request, [(path, reason, f"set {name} in the environment")])
 
 
-def times_of(request: LockRequest, spec: Spec, old: Lock | None, started: datetime) -> tuple[datetime, datetime]:
+def times_of(
+    request: LockRequest, spec: Spec, facts: Facts, old: Lock | None, started: datetime
+) -> tuple[datetime, datetime]:
     """Up to when releases are considered, and those of `--upgrade-package`.
 
     With an age in the spec, as without `as_of`, the lock's own time counts until `--upgrade`, or until the age changes.
+    The time of another tool's lock is that of its packages.
 
     Raises:
         UsageError: the date for the packages of `--upgrade-package` is before that of all packages.
     """
+    if spec.pip.source:
+        from envspec.operations.lock.adopted import read_adopted, time_of
+
+        time = time_of(read_adopted(spec, request.spec_path), facts)
+        return time, time
     as_of = spec.env.as_of
     latest = as_of.before(started) if isinstance(as_of, Age) else started
     keeps = old is not None and request.upgrade is Upgrade.KEEP and (as_of is None or old.as_of_spec == str(as_of))

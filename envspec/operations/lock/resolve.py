@@ -88,6 +88,11 @@ def _conda(state: LockState, upgraded: Sequence[str]) -> CondaResult:
 def _pypi(
     state: LockState, targets: Sequence[Target], conda: CondaResult, upgraded: Sequence[str], hints: Hints
 ) -> PypiResult:
+    if state.spec.pip.source:
+        from envspec.operations.lock.adopted import adopted_packages, read_adopted
+
+        found = read_adopted(state.spec, state.request.spec_path)
+        return PypiResult(tuple(adopted_packages(found, target, state.spec) for target in targets))
     if not state.spec.pip.dependencies:
         return PypiResult(tuple(Resolution(target, ()) for target in targets))
     from envspec.operations.lock.pypi import Pypi

@@ -55,7 +55,7 @@ def compile_lock(
     with closing(Store(context.cache)) as store:
         previous = previous_lock(request, before, spec, facts, context, store)
         old, recorded = previous.old, previous.recorded
-        as_of, newest = times_of(request, spec, old, started)
+        as_of, newest = times_of(request, spec, facts, old, started)
         state = LockState(request, context, store, spec, document, facts, old, started, as_of, newest, before=recorded)
         if request.variant:
             state = for_variant(state, lock_of(request, base))

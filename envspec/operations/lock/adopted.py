@@ -1,0 +1,171 @@
+"""The packages of another tool's lock for one target: the files are chosen here, all else is as that lock has it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Final
+
+from packaging.markers import Marker
+from packaging.specifiers import SpecifierSet
+
+from envspec.adopt import read_lock
+from envspec.adopt.rows import ForeignLock, LockedFile, Row, newest_upload
+from envspec.errors import NoSolution
+from envspec.facts import Facts
+from envspec.models import DEFAULT_INDEX, GIT, LOCAL, Package, Resolution, Target, Unbuilt, WheelFile
+from envspec.names import SDIST
+from envspec.resolve.pypi.index.selection import TagRanks
+from envspec.spec import Spec
+from envspec.spec.errors import RefusedValues
+from envspec.spec.targets import marker_environment, wheel_tags
+
+#: Problems in a message, and tags in one of them.
+_MOST: Final = 8
+
+
+class UnusableLock(NoSolution, code="unusable-lock"):
+    """Another tool's lock has packages that can't be installed as they are locked."""
+
+
+def read_adopted(spec: Spec, spec_path: Path) -> ForeignLock:
+    """The lock that the spec's `pip.from` names.
+
+    Raises:
+        RefusedValues: there is no such file.
+        UsageError: as `adopt.read_lock`.
+    """
+    source = spec.pip.source or ""
+    try:
+        return read_lock(spec_path.parent / source, spec.pip.selection)
+    except OSError as error:
+        why = f"{source} can't be read: {error.strerror}"
+        raise RefusedValues((("pip", "from"), why, "name a file next to the spec")) from None
+
+
+def time_of(found: ForeignLock, facts: Facts) -> datetime:
+    """The date of a lock's packages: when the newest of their files was uploaded. Without times in it, that of the
+    newest Python that the facts have: it is the same on every machine, and builds get today's tools.
+    """
+    if newest := newest_upload(found.rows):
+        return newest
+    day = datetime.strptime(max(row.build for row in facts.pythons), "%Y%m%d")  # noqa: DTZ007 (a day of UTC)
+    return day.replace(tzinfo=timezone.utc)
+
+
+def adopted_packages(found: ForeignLock, target: Target, spec: Spec) -> Resolution:
+    """A lock's packages for a target.
+
+    Raises:
+        UnusableLock: all packages without a file for the target, without a hash, or locked twice for it.
+        RefusedValues: the target's Python is not one of the lock's.
+    """
+    _check_python(found, target)
+    environment = marker_environment(target)
+    ranks = TagRanks(tuple(wheel_tags(target)))
+    packages: dict[str, Package] = {}
+    problems: list[str] = []
+    for row in found.rows:
+        if not _holds(row.marker, environment):
+            continue
+        if other := packages.get(row.name):
+            problems.append(f"{row.name} twice: {other.version} and {row.version}")
+            continue
+        try:
+            packages[row.name] = _package(row, ranks, target, spec)
+        except _Unusable as error:
+            problems.append(str(error))
+    if problems:
+        where = f"{target.platform.value}, Python {target.python.series}"
+        shown = [f"\n  {text}" for text in problems[:_MOST]]
+        if len(problems) > _MOST:
+            shown.append(f"\n  and {len(problems) - _MOST} more")
+        raise UnusableLock(
+            f"{found.path} can't be installed on {where} as it is locked:{''.join(shown)}",
+            hint="select other extras or groups, another Python or platform, or change the lock with the tool that "
+            "wrote it",
+        )
+    return Resolution(target, tuple(packages[name] for name in sorted(packages)))
+
+
+class _Unusable(ValueError):
+    """A row from which nothing can be installed; names the package and why."""
+
+
+def _check_python(found: ForeignLock, target: Target) -> None:
+    allowed = SpecifierSet(found.requires_python)
+    if not allowed.contains(target.python.version, prereleases=True):
+        raise RefusedValues(
+            (
+                ("env", "python"),
+                f"Python {target.python.version} is not one of {found.path.name}, which requires {allowed}",
+                "choose one that it allows",
+            )
+        )
+
+
+def _holds(marker: str, environment: Mapping[str, str]) -> bool:
+    return not marker or Marker(marker).evaluate({**environment, "extra": ""})
+
+
+def _package(row: Row, ranks: TagRanks, target: Target, spec: Spec) -> Package:
+    if row.index in (GIT, LOCAL):
+        return _source(row)
+    file = _file(row, ranks, target, spec)
+    if not file.sha256:
+        raise _Unusable(f"{row.name} {row.version}: it has no hash of {file.filename}")
+    url = None if row.index == DEFAULT_INDEX else file.url
+    unbuilt = None
+    if not file.filename.endswith(".whl") and not spec.pip.build.may_compile(row.name):
+        unbuilt = Unbuilt.LOCKED
+    return Package(
+        row.name,
+        row.version,
+        WheelFile(row.index, file.filename, file.sha256, file.size_bytes, url),
+        row.required_by,
+        uploaded=file.uploaded,
+        unbuilt=unbuilt,
+    )
+
+
+def _file(row: Row, ranks: TagRanks, target: Target, spec: Spec) -> LockedFile:
+    """The best wheel, else the sdist."""
+    wheels: list[tuple[int, LockedFile]] = []
+    sdists: list[LockedFile] = []
+    for file in row.files:
+        rank = ranks.rank(file.filename)
+        if rank is not None:
+            wheels.append((rank, file))
+        elif SDIST.fits(file.filename):
+            sdists.append(file)
+    if wheels:
+        return min(wheels, key=lambda each: each[0])[1]
+    if sdists and spec.pip.build.may_build(row.name):
+        return sdists[0]
+    if sdists:
+        raise _Unusable(f"{row.name} {row.version}: only an sdist, and [pip.build] does not allow its build")
+    raise _Unusable(f"{row.name} {row.version}: no file for glibc {_glibc(target)}: it has {_tags(row.files)}")
+
+
+def _glibc(target: Target) -> str:
+    return ".".join(map(str, target.glibc)) if target.glibc else "none"
+
+
+def _tags(files: Sequence[LockedFile]) -> str:
+    """The tags of the wheels that there are."""
+    tails: dict[str, None] = {}
+    for file in files:
+        tails["-".join(file.filename.removesuffix(".whl").split("-")[-3:])] = None
+    shown = list(tails)[:_MOST]
+    more = ["..."] if len(tails) > _MOST else []
+    return ", ".join([*shown, *more]) or "none"
+
+
+def _source(row: Row) -> Package:
+    """A commit or a folder, not built yet: its file is named by what it is, until there is a wheel."""
+    digest = hashlib.sha256(row.source.encode()).hexdigest()
+    version = row.version or "0"
+    file = WheelFile(row.index, f"{row.name}-{version}.tar.gz", digest, None, row.source)
+    return Package(row.name, version, file, row.required_by, unbuilt=Unbuilt.LOCKED)
