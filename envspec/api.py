@@ -289,6 +289,7 @@ def run(
     mounts: Sequence[Mount] = (),
     ports: Sequence[Port] = (),
     services: bool = False,
+    entrypoint: Sequence[str] | None = None,
     network: str | None = None,
     shm_bytes: int | None = None,
     stdin: BinaryIO | None = None,
@@ -304,6 +305,7 @@ def run(
         gpus: Numbers or UUIDs; "auto": all if the lock uses CUDA.
         work: Host folder mounted at the working directory; None: an empty working directory.
         services: Also start the image's services.
+        entrypoint: Instead of the lock's, before the command; empty: the command alone.
         stdin: By default none.
         stdout: By default this process's.
         stderr: By default this process's.
@@ -318,6 +320,7 @@ def run(
 
     options = ContainerOptions(
         command=tuple(command),
+        entrypoint=None if entrypoint is None else tuple(entrypoint),
         start=StartMode.SERVICES if services else StartMode.COMMAND,
         gpus=_gpus(gpus),
         mounts=tuple(mounts),

@@ -650,7 +650,8 @@ class ImageSettings(Struct, frozen=True):
     the system layer installs, sorted: the spec's own, the services' and the compiler's. snapshot: the time of the
     archive that they come from, None for what the archive has when the layer is made. undated: sources of NVIDIA's
     images without snapshots, which are as they are when the layer is made. project: WHEEL, EDITABLE, or empty for none.
-    copy: paths of the project's code, from the spec's folder on. The code itself is not of the lock.
+    copy: paths of the project's code, from the spec's folder on. The code itself is not of the lock. entrypoint,
+    command: as a Dockerfile's in exec form; empty for the base's.
     """
 
     workdir: str = "/workspace"
@@ -662,6 +663,8 @@ class ImageSettings(Struct, frozen=True):
     services: tuple[Service, ...] = ()
     project: Line = ""
     copy: tuple[Line, ...] = ()
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
 
     @property
     def has_code(self) -> bool:

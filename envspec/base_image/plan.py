@@ -552,6 +552,8 @@ def decide_settings(
         services=services,
         project=project,
         copy=spec.image.copied,
+        entrypoint=spec.image.entrypoint,
+        command=spec.image.command,
     )
     decisions = [*compiler_decisions]
     if image.apt:

@@ -15,6 +15,7 @@ import click
 from envspec.cli import options, output, terminal
 from envspec.cli.progress import TerminalReporter
 from envspec.errors import UsageError
+from envspec.structs import replace
 
 if TYPE_CHECKING:
     from envspec.operations.container import ContainerRequest, Port, Streams
@@ -86,23 +87,30 @@ class _Run(click.Command):
 
 
 @click.command(cls=_Run)
+@click.option(
+    "--entrypoint", metavar="PROGRAM", help='Start PROGRAM instead of the lock\'s entrypoint; "": the command alone.'
+)
 @_options
 @options.LOCK
 @click.argument("words", metavar="[--] [COMMAND]...", nargs=-1, type=click.UNPROCESSED)
-def run(lock: str, words: tuple[str, ...], **chosen: Any) -> int:
+def run(lock: str, words: tuple[str, ...], entrypoint: str | None, **chosen: Any) -> int:
     """Run a command in a container of a lock's image, built first if the engine does not have it.
 
     The container has the GPUs, the current folder as its working directory, your user and group IDs, and shared memory
-    for several GPUs; it is removed afterwards. Output, signals and exit code are the command's. Without a command, the
-    image's services run, with their ports on loopback; with --services, they run next to the command. Caches of Hugging
-    Face are mounted. Code that is compiled in the container is cached for the next one.
+    for several GPUs; it is removed afterwards. Output, signals and exit code are the command's. If the lock has an
+    entrypoint, the command is its arguments. Without a command, that of the lock runs, or the image's services with
+    their ports on loopback; with --services, they run next to the command. Caches of Hugging Face are mounted. Code
+    that is compiled in the container is cached for the next one.
 
     \b
     envspec run pytorch-2.9 -- python train.py --epochs 3
     envspec run pytorch-2.9 --gpus 0,1 --mount /data:/data:ro -- torchrun train.py
     envspec run pytorch-2.9 --services --port 6006:6006 -- python train.py
     """
-    return _start(lock, words, chosen)
+    replaced = None
+    if entrypoint is not None:
+        replaced = (entrypoint,) if entrypoint else ()
+    return _start(lock, words, chosen, replaced)
 
 
 @click.command()
@@ -117,16 +125,17 @@ def shell(lock: str, **chosen: Any) -> int:
     envspec shell pytorch-2.9
     envspec shell pytorch-2.9 --no-work < script.sh
     """
-    return _start(lock, _SHELL, chosen)
+    return _start(lock, _SHELL, chosen, ())
 
 
-def _start(lock: str, command: Sequence[str], chosen: Mapping[str, Any]) -> int:
+def _start(lock: str, command: Sequence[str], chosen: Mapping[str, Any], entrypoint: tuple[str, ...] | None) -> int:
     from envspec.lockfile.folder import find_lock, read_lock
     from envspec.operations.container import run_container
 
     folder, streams = find_lock(lock, Path()), _streams()
     locked = read_lock(folder)
     request = _request(command, chosen, streams, folder)
+    request = replace(request, options=replace(request.options, entrypoint=entrypoint))
     return run_container(locked, request, options.context_of(chosen), streams, _log, lambda: _loading(locked.name))
 
 

@@ -93,13 +93,16 @@ class HostFolders(Struct, frozen=True):
 
 
 class ContainerOptions(Struct, frozen=True):
-    """The user's options. command: empty: start the image's services. gpus: or the GPUs' numbers or UUIDs.
+    """The user's options. command: empty: start the image's services, or its command. gpus: or the GPUs' numbers or
+    UUIDs.
 
+    entrypoint: instead of the lock's, before the command; empty: none. None for the lock's.
     devices: further device files of the engine's machine.
     shm_bytes: None for half of the memory. network: None for the engine's default.
     """
 
     command: tuple[str, ...] = ()
+    entrypoint: tuple[str, ...] | None = None
     start: StartMode = StartMode.COMMAND
     gpus: Gpus | tuple[str, ...] = Gpus.AS_LOCKED
     devices: tuple[str, ...] = ()
@@ -157,13 +160,17 @@ def container_settings(
     """The settings of the container.
 
     Raises:
-        UsageError: the image has no services and no command is given, or two mounts have one target.
+        UsageError: the image starts nothing by itself and no command is given, or two mounts have one target.
     """
-    if not options.command and not lock.image.services:
+    start, command = _started(lock, options)
+    if start is StartMode.COMMAND and not command:
         raise UsageError(
             f"no command to run in {lock.name}", hint="use `envspec run LOCK -- COMMAND`, or `envspec shell LOCK`"
         )
-    start = options.start if options.command else StartMode.SERVICES
+    if options.entrypoint and start is StartMode.SERVICES:
+        raise UsageError(
+            "an entrypoint of your own does not start the services of the image", hint="leave out one of the two"
+        )
     if start is StartMode.SERVICES and not lock.image.services:
         raise UsageError(f"{lock.name} has no services to start", hint="add them to [services] in its spec")
     # The root of a rootless engine is its user, who then owns new files in the work folder.
@@ -186,7 +193,7 @@ def container_settings(
     names = {"HOME": home, "USER": user.name, "LOGNAME": user.name}
     return ContainerSettings(
         name=lock.name,
-        command=options.command,
+        command=command,
         start=start,
         user=user,
         home=home,
@@ -210,6 +217,20 @@ def container_settings(
         cdi=engine.is_podman,
         warnings=warnings,
     )
+
+
+def _started(lock: Lock, options: ContainerOptions) -> tuple[StartMode, tuple[str, ...]]:
+    """Whether the services start, and what else does. As in Docker, arguments replace the command only.
+
+    Source: Dockerfile reference, "Understand how CMD and ENTRYPOINT interact".
+    """
+    image = lock.image
+    if image.services and (options.start is StartMode.SERVICES or not options.command):
+        return StartMode.SERVICES, options.command
+    if options.entrypoint is not None:
+        # As in Docker, it drops the image's command too.
+        return options.start, options.entrypoint + options.command
+    return options.start, image.entrypoint + (options.command or image.command)
 
 
 def moved_services(document: bytes, listening: Mapping[int, int], address: str | None = None) -> bytes:

@@ -66,7 +66,7 @@ class Base:
 class RunConfig(Struct, frozen=True):
     """How a container starts, where it differs from the base.
 
-    entrypoint, user: None for the base's. ports: `8888/tcp`. healthcheck: Docker's object, times in ns. env:
+    entrypoint, command, user: None for the base's. ports: `8888/tcp`. healthcheck: Docker's object, times in ns. env:
     variables with lower priority than the lock's.
     """
 
@@ -75,6 +75,7 @@ class RunConfig(Struct, frozen=True):
     ports: tuple[str, ...] = ()
     healthcheck: Mapping[str, Any] | None = None
     env: tuple[tuple[str, str], ...] = ()
+    command: tuple[str, ...] | None = None
 
 
 def image_config(
@@ -205,6 +206,8 @@ def _run(lock: Lock, base: Base, own: RunConfig) -> dict[str, Any]:
         # Like Docker: an entrypoint drops the base's command.
         run["Entrypoint"] = list(own.entrypoint)
         run.pop("Cmd", None)
+    if own.command is not None:
+        run["Cmd"] = list(own.command)
     if own.user is not None:
         run["User"] = own.user
     if own.ports:

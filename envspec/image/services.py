@@ -55,7 +55,7 @@ def services_config(settings: ImageSettings) -> RunConfig:
     """
     workdir_path(settings.workdir)
     if not settings.services:
-        return RunConfig(env=_VARIABLES)
+        return RunConfig(settings.entrypoint or None, command=settings.command or None, env=_VARIABLES)
     if fixed := sorted(_TOKENS & dict(settings.env).keys()):
         raise UsageError(
             f"[image] env: {fixed[0]} would be the same in every container, for everybody who has the image",
@@ -72,6 +72,7 @@ def services_config(settings: ImageSettings) -> RunConfig:
     }
     return RunConfig(
         entrypoint=(*_PYTHON, f"/{RUNTIME}/init.py"),
+        command=settings.command or None,
         user=f"{UID}:{GID}",
         ports=tuple(f"{service.port}/tcp" for service in sorted(settings.services, key=lambda each: each.port)),
         healthcheck=healthcheck,

@@ -6,6 +6,7 @@ tag that moved, or a lock that was tampered with.
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -270,6 +271,9 @@ def _add_settings(add: _Add, image: ImageSettings) -> None:
         add(f"image.env.{name}", text if is_plain else string(text))
     add("image.project", image.project)
     add("image.copy", " ".join(map(_path_text, image.copy)))
+    for key, arguments in (("entrypoint", image.entrypoint), ("command", image.command)):
+        if arguments:
+            add(f"image.{key}", json.dumps(arguments))
     services = []
     for service in image.services:
         services.append(":".join(filter(None, (service.name, str(service.port), service.logdir))))

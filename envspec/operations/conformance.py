@@ -268,6 +268,7 @@ class _Suite(Struct, frozen=True):
         inside = (f"{_SUITE_INSIDE}/{_RUN}", f"{_SUITE_INSIDE}/{_REQUEST}", f"{_RESULTS_INSIDE}/{_RESULTS}")
         options = ContainerOptions(
             command=("python", *inside),
+            entrypoint=(),
             gpus=location.gpus if request.cuda else Gpus.NONE,
             mounts=(suite, Mount(str(folder / "results"), _RESULTS_INSIDE), *location.mounts),
             env=location.env,

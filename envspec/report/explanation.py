@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -147,6 +148,9 @@ def _image(image: ImageExplanation | None) -> Iterator[Row]:
 
 def _settings(settings: ImageSettings) -> Iterator[Row]:
     yield row("working directory", settings.workdir)
+    for name, arguments in (("entrypoint", settings.entrypoint), ("command", settings.command)):
+        if arguments:
+            yield row(name, json.dumps(arguments))
     yield row("compiler", settings.compiler)
     if settings.project:
         yield row("project", settings.project)

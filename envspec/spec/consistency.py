@@ -511,6 +511,21 @@ def _source_of_base(data: Document) -> Iterator[Found]:
         )
 
 
+def _start(data: Document) -> Iterator[Found]:
+    """What a container starts."""
+    entrypoint = list_of(data, "image", "entrypoint")
+    if entrypoint and table_of(data, "services"):
+        yield (
+            ("image", "entrypoint"),
+            "[services] have an entrypoint of their own, which starts them",
+            "write it as `command`, which runs next to the services, or remove [services]",
+        )
+    for key in ("entrypoint", "command"):
+        words = list_of(data, "image", key)
+        if words[:1] == [""] and not (key == "command" and entrypoint):
+            yield ("image", key, 0), "an empty name of a program", "write the program: `python`"
+
+
 def _ports(data: Document) -> Iterator[Found]:
     seen: dict[int, str] = {}
     for name, default in (("jupyter", 8888), ("tensorboard", 6006), ("ssh", 2222)):
@@ -553,6 +568,7 @@ _CHECKS: Final[tuple[Callable[[Document], Iterator[Found]], ...]] = (
     _installed_on_top,
     _python_of_base,
     _source_of_base,
+    _start,
     _ports,
     _unlisted_platforms,
     _conda_listed_twice,

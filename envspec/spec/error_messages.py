@@ -84,6 +84,10 @@ def _missing(path: KeyPath) -> BadValue:
     return BadValue("missing", f"add `{path[-1]} = {example}`. {field.description or ''}".rstrip())
 
 
+#: Lists of words, which other files have as one line.
+_COMMAND_LINES: Final = (("image", "entrypoint"), ("image", "command"))
+
+
 def _wrong_type(found: dict[str, Any], path: KeyPath, written: str | None) -> BadValue:
     # Many branches: one for each mistake that has a hint of its own.
     expected = _EXPECTED[found["type"]]
@@ -96,7 +100,10 @@ def _wrong_type(found: dict[str, Any], path: KeyPath, written: str | None) -> Ba
     if found["type"] == "int_type" and isinstance(value, str) and value.isdigit():
         return BadValue(found_text, f"write it without quotes: {value}")
     if found["type"] == "tuple_type" and isinstance(value, str):
-        return BadValue(found_text, f"put it in brackets: [{quoted(value)}]")
+        words = [value]
+        if path in _COMMAND_LINES:
+            words = value.split()
+        return BadValue(found_text, f"put it in brackets: [{', '.join(map(quoted, words))}]")
     if path[0] == "conda" and path[-2:-1] == ("dependencies",) and isinstance(value, Mapping) and "pip" in value:
         return BadValue(found_text, "move PyPI's packages to [pip] `dependencies`")
     return BadValue(found_text, _how_to_write(found["type"], path))

@@ -583,6 +583,22 @@ class ImageSection(Section):
     workdir: f.Folder = Field(
         default="/workspace", description="The working directory of the container.", examples=["/app"]
     )
+    entrypoint: f.ListOf[f.Argument] = Field(
+        default=(),
+        min_length=1,
+        description="The program that a container starts and its first arguments, like ENTRYPOINT of a Dockerfile in "
+        "its exec form: no shell, no variables. It replaces the base's entrypoint and command. An image with "
+        "`[services]` has an entrypoint that starts them.",
+        examples=[["python", "-m", "my_server"]],
+    )
+    command: f.ListOf[f.Argument] = Field(
+        default=(),
+        min_length=1,
+        description="The arguments of the entrypoint, or the program to start without one, like CMD of a Dockerfile. "
+        "Those of `docker run IMAGE ...` and `envspec run LOCK -- ...` replace them. With `[services]`, it runs next "
+        "to them.",
+        examples=[["--port", "8000"]],
+    )
     project: Annotated[ProjectInImage, f.OneOf()] = Field(
         default=ProjectInImage.NONE,
         description="The project of the spec's pyproject.toml. wheel: build and install it; editable: copy its files "

@@ -452,6 +452,7 @@ VirtualValue = Annotated[str, OfText(read_virtual_value)]
 Word = Annotated[str, OfText(_read_word)]
 ProjectPath = Annotated[str, OfText(_read_project_path)]
 EnvVariable = Annotated[str, matching(r"[^\0]*", "has a NUL character, which no environment can carry", "remove it")]
+Argument = Annotated[str, matching(r"(?s:[^\0]*)", "has a NUL character, which no argument can contain", "remove it")]
 VariableName = Annotated[
     str,
     matching(

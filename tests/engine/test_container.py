@@ -217,6 +217,31 @@ def test_services_start_where_they_are_asked_for_and_without_a_command() -> None
         settings_of(lock_of(), BESIDE)
 
 
+def test_a_command_is_the_arguments_of_the_locks_entrypoint_as_in_docker() -> None:
+    image = ImageSettings(entrypoint=("python", "-m", "server"), command=("--port", "80"))
+    lock = replace(lock_of(), image=image)
+    alone = create_body(settings_of(lock, ContainerOptions()))
+    assert (alone["Entrypoint"], alone["Cmd"]) == (["python", "-m", "server", "--port", "80"], [])
+    with_arguments = create_body(settings_of(lock, ContainerOptions(command=("--help",))))
+    assert with_arguments["Entrypoint"] == ["python", "-m", "server", "--help"]
+    without = create_body(settings_of(lock, replace(RUN, entrypoint=())))
+    assert without["Entrypoint"] == ["python", "train.py"]
+    another = create_body(settings_of(lock, ContainerOptions(entrypoint=("sh",))))
+    assert another["Entrypoint"] == ["sh"]
+    with pytest.raises(UsageError, match="no command to run in tiny"):
+        settings_of(lock, ContainerOptions(entrypoint=()))
+
+
+def test_a_command_of_the_lock_runs_next_to_its_services() -> None:
+    lock = replace(SERVED, image=replace(SERVED.image, command=("python", "train.py")))
+    body = create_body(settings_of(lock, ContainerOptions()))
+    # The engine takes both from the image.
+    assert "Entrypoint" not in body
+    assert "Cmd" not in body
+    with pytest.raises(UsageError, match="does not start the services"):
+        settings_of(lock, ContainerOptions(entrypoint=("sh",)))
+
+
 def test_ports_of_the_users() -> None:
     lock = lock_of(Service("jupyter", 8888), Service("tensorboard", 6006), Service("ssh", 2222))
     asked = replace(BESIDE, ports=(Port(8888, 9999), Port(80, 8080, "0.0.0.0"), Port(81, 0)))

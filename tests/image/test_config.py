@@ -80,6 +80,14 @@ def test_an_entrypoint_of_ours_drops_the_bases_command() -> None:
     assert run["WorkingDir"] == "/workspace"
 
 
+def test_a_command_alone_keeps_the_bases_entrypoint() -> None:
+    base = images.base(ROOT, run={"Cmd": ["/bin/bash"], "Entrypoint": ["/nvidia.sh"]})
+    run = made(base=base, conduct=RunConfig(command=("python", "serve.py")))["config"]
+    assert (run["Entrypoint"], run["Cmd"]) == (["/nvidia.sh"], ["python", "serve.py"])
+    both = made(base=base, conduct=RunConfig(("python",), command=("serve.py",)))["config"]
+    assert (both["Entrypoint"], both["Cmd"]) == (["python"], ["serve.py"])
+
+
 def test_labels_are_the_bases_own_less_its_description_and_ours() -> None:
     labels = {"maintainer": "NVIDIA", "org.opencontainers.image.version": "24.04"}
     message = made(base=images.base(ROOT, run={"Labels": labels}))["config"]["Labels"]

@@ -35,6 +35,9 @@ def _by_path(settings: ImageSettings, path: str = "", *, pip: bool = True) -> di
 
 def test_services_are_started_by_init_as_their_user_and_checked() -> None:
     assert services_config(ImageSettings()) == RunConfig(env=tuple(NAMED.items()))
+    started = services_config(ImageSettings(entrypoint=("python",), command=("serve.py",)))
+    assert (started.entrypoint, started.command) == (("python",), ("serve.py",))
+    assert services_config(replace(SERVED, command=("train",))).command == ("train",)
     conduct = services_config(SERVED)
     user = {"HOME": "/home/envspec", "SHELL": "/bin/bash"}
     assert (conduct.user, dict(conduct.env)) == ("1000:1000", user | NAMED)

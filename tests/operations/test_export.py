@@ -11,9 +11,10 @@ import pytest
 
 from envspec.errors import UsageError
 from envspec.lockfile.folder import write_folder
-from envspec.models import Lock, Platform
+from envspec.models import ImageSettings, Lock, Platform
 from envspec.operations.export import destination
 from envspec.operations.lock.complete import lock_files
+from envspec.structs import replace
 from tests.conftest import Serve
 from tests.support.builders.environments import SERIES
 from tests.support.builders.locks import ARM, X86, conda, conda_resolution, example, lock, package, resolution
@@ -187,6 +188,16 @@ def test_a_dockerfile_is_written_beside_the_lock_and_names_its_image(tmp_path: P
     assert text.count("\nFROM --platform=linux/") == 2
     alone = succeeded(user.runs("export", user.lock, "--format", "dockerfile", "--platform", "linux-aarch64")).stdout
     assert alone.count("\nFROM --platform=linux/arm64") == 1 and "linux/amd64" not in alone
+
+
+def test_a_dockerfile_starts_what_the_image_starts(tmp_path: Path) -> None:
+    image = ImageSettings(entrypoint=("python", "-c", 'print("$HOME\\n")\n'), command=("a b", ""))
+    user = holds(tmp_path, replace(example(), image=image))
+    text = succeeded(user.runs("export", user.lock, "--format", "dockerfile", "--platform", "linux-64")).stdout
+    assert text.endswith('ENTRYPOINT ["python", "-c", "print(\\"$HOME\\\\n\\")\\n"]\nCMD ["a b", ""]\n')
+    assert "no place for" not in text
+    ran = succeeded(user.runs("export", user.lock, "--format", "environment-yml", "--platform", "linux-64"))
+    assert "what a container starts: python -c" in ran.warnings[0]
 
 
 def test_what_a_format_has_no_place_for_is_a_warning_and_a_comment(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ platform that is built, which needs BuildKit: another builder builds every stage
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 import shlex
@@ -46,7 +47,9 @@ _APT_LEFTOVERS: Final = "/var/lib/apt/lists/* /var/cache/apt/* /var/log/apt /var
 # In double quotes builders take a backslash before these for an escape. Source: moby, shell lexer of dockerfiles.
 _ESCAPED: Final = re.compile(r'["\\$]')
 #: What a Dockerfile has of a lock.
-_CARRIED: Final = frozenset({Content.BASE, Content.INSTALLED, Content.SYSTEM, Content.DRIVER, Content.VARIABLES})
+_CARRIED: Final = frozenset(
+    {Content.BASE, Content.INSTALLED, Content.SYSTEM, Content.DRIVER, Content.VARIABLES, Content.START}
+)
 
 
 class _Part(Struct, frozen=True):
@@ -205,7 +208,9 @@ def text(request: ExportRequest) -> Exported:
             missing.append(f"the variable {name}, whose value has a line feed: set it when the container is started")
         else:
             shown[name] = value
-    template = read_template(_TEMPLATE, word=quoted, lines=_lines, commands=_join_commands, written=written)
+    template = read_template(
+        _TEMPLATE, word=quoted, lines=_lines, commands=_join_commands, written=written, exec_form=json.dumps
+    )
     rendered = template.render(
         comments=[*request.header(missing), *_usage(lock, parts)],
         registry=parse(parts[0].base.repository).registry,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
@@ -28,6 +29,7 @@ class Content(Enum):
     SYSTEM = "system packages"
     DRIVER = "driver"
     VARIABLES = "variables"
+    START = "entrypoint and command"
     SERVICES = "services"
 
 
@@ -109,6 +111,8 @@ class ExportRequest(Struct, frozen=True):
             yield Content.DRIVER, f"the NVIDIA driver, {minimum} or newer"
         if image.env:
             yield Content.VARIABLES, f"environment variables: {', '.join(sorted(dict(image.env)))}"
+        if image.entrypoint or image.command:
+            yield Content.START, f"what a container starts: {shlex.join((*image.entrypoint, *image.command))}"
         if image.services:
             yield Content.SERVICES, f"services: {', '.join(sorted(each.name for each in image.services))}"
 
