@@ -80,13 +80,14 @@ def read_build(
         stage.seen = Shell(quiet, stage.shell.file, contexts[0])
         if stage.parent is not None:
             stage.seen.start_from(stage.parent.seen)
-        StageReader(quiet, stage.seen, contexts, find_shell, before, given).read_image(stage.instructions, "", None)
+        StageReader(quiet, stage.seen, contexts, find_shell, before, given).read_image(stage.instructions, "", {})
     built = _target(target, stages, imported.shown(path))
     final = list(_chain(built))
     sources = _environments(final, stages)
     syncs = _syncs([*final, *sources])
     counted = frozenset[Source]().union(*(stage.seen.packages for stage in (*final, *sources)))
     main = final[0].seen.main_environment()
+    last = _last_instructions(final)
     for number, stage in enumerate(stages):
         stage.shell.context, stage.shell.syncs = contexts[0], syncs
         stage.shell.main = main if stage in final else ""
@@ -95,7 +96,7 @@ def read_build(
         reader = StageReader(imported, stage.shell, contexts, find_shell, before, given, counted)
         base = stage.base if stage.parent is None else ""
         if stage in final:
-            reader.read_image(stage.instructions, base, _last_workdir(final))
+            reader.read_image(stage.instructions, base, last)
         elif stage in sources:
             reader.read_environment(stage.instructions, base)
         else:
@@ -226,10 +227,14 @@ def _is_last(stage: _Stage, stages: Sequence[_Stage]) -> bool:
     return True
 
 
-def _last_workdir(final: Sequence[_Stage]) -> Instruction | None:
-    """The WORKDIR that the image has. final: the last stage first."""
+def _last_instructions(final: Sequence[_Stage]) -> dict[str, Instruction]:
+    """The last instruction of each name, which decides for the image. final: the last stage first."""
+    found: dict[str, Instruction] = {}
     for stage in final:
-        for each in reversed(stage.instructions):
-            if each.name == "WORKDIR":
-                return each
-    return None
+        own = {each.name: each for each in stage.instructions}
+        if "ENTRYPOINT" in found:
+            # It drops the CMD of the stage that it starts from. Source: Dockerfile reference, "ENTRYPOINT".
+            own.pop("CMD", None)
+        for name, each in own.items():
+            found.setdefault(name, each)
+    return found

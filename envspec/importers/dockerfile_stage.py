@@ -12,14 +12,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from envspec.importers.base_images import read_base_image
 from envspec.importers.dockerfile_syntax import Instruction
-from envspec.importers.shell import NO_PACKAGE, note_here_document, read_script
+from envspec.importers.shell import NO_PACKAGE, note_here_document, read_script, without_launcher
 from envspec.importers.shell_state import Shell, is_at_or_below
 from envspec.importers.shell_syntax import Expanded, expand_text
-from envspec.importers.types import Clue, Draft, Import, Outcome, Source
+from envspec.importers.types import Clue, Draft, Import, Outcome, Source, Started
 from envspec.importers.variables import READ, ignored, read_variable
 from envspec.models import Platform
 from envspec.structs import replace
@@ -32,12 +32,14 @@ _OF_PLATFORM: Final = {
 }
 #: Docker's words for platforms of a spec.
 _PLATFORMS: Final = {"linux/amd64": Platform.LINUX_64, "linux/arm64": Platform.LINUX_AARCH64}
+#: Of CMD and ENTRYPOINT in their shell form. Source: Dockerfile reference, "SHELL".
+_SHELL: Final = ("/bin/sh", "-c")
 #: Of files that a pattern in COPY matches.
 _MOST_MATCHES: Final = 100
 
-#: Instructions that concern containers, not environments. Their reasons may name the instruction's `value`.
+#: Instructions that concern containers, not environments.
 NOTES: Final = {
-    **dict.fromkeys(("CMD", "ENTRYPOINT"), "the image's start command is its base's: `envspec run LOCK -- {value}`"),
+    **dict.fromkeys(("CMD", "ENTRYPOINT"), "a later instruction replaces it"),
     "EXPOSE": "publish ports at the start: `envspec run --port HOST:CONTAINER`",
     "USER": "`envspec run` starts containers as the caller; images with [services] as `envspec`, 1000",
     "VOLUME": "folders are mounted at the start: `envspec run --mount SRC:DST`",
@@ -92,7 +94,7 @@ class StageReader(Struct):
     given: arguments of the build.
     counted: where packages are installed that the spec has.
     base: the base image, empty if it is a stage.
-    workdir: the instruction that decides the image's working directory.
+    last: name of an instruction -> the one that decides for the image.
     """
 
     imported: Import
@@ -103,11 +105,11 @@ class StageReader(Struct):
     given: Mapping[str, str]
     counted: Set[Source] = frozenset()
     base: str = ""
-    workdir: Instruction | None = None
+    last: Mapping[str, Instruction] = field(default_factory=dict)
 
-    def read_image(self, instructions: Sequence[Instruction], base: str, workdir: Instruction | None) -> None:
+    def read_image(self, instructions: Sequence[Instruction], base: str, last: Mapping[str, Instruction]) -> None:
         """A stage of the image."""
-        self.base, self.workdir = base, workdir
+        self.base, self.last = base, last
         for each in instructions:
             self._read(each)
 
@@ -144,9 +146,10 @@ class StageReader(Struct):
             self.read_ports(each)
         if read is not None:
             read(self, each)
+        elif each.name in ("CMD", "ENTRYPOINT") and self.last.get(each.name) is each:
+            self._take_start(each)
         elif note is not None:
-            value = shlex.join(each.json_words) or each.value
-            self._add(each, Outcome.OUTSIDE, note.format(value=value[:200]))
+            self._add(each, Outcome.OUTSIDE, note)
         else:
             self._add(each, Outcome.NOT_UNDERSTOOD, "no instruction of a Dockerfile")
 
@@ -162,6 +165,40 @@ class StageReader(Struct):
                 text = self.imported.read(path)
                 lines += [line for line in text.splitlines() if not line.lstrip().startswith("#")]
         self.imported.draft.starts.append(Clue("\n".join(lines), self.at(each), each.name))
+
+    def _take_start(self, each: Instruction) -> None:
+        """The CMD or ENTRYPOINT that the image has, without what activates an environment in front of a program."""
+        words = tuple(each.json_words)
+        is_shell = not words and each.value != "[]"
+        if is_shell:
+            words = tuple(each.value.split())
+        if words[:1] in ((), ("",)):
+            self._add(each, Outcome.OUTSIDE, "the base's is not used")
+            return
+        if any("\0" in word for word in words):
+            self._add(each, Outcome.NOT_UNDERSTOOD, "it has a NUL character")
+            return
+        needed = [self.imported.shown(file) for file in map(self.shell.host, words) if file and file.is_file()]
+        started = self._in_environment(words)
+        if is_shell:
+            text = each.value if started == words else " ".join(started)
+            shell = self.last["SHELL"].json_words if "SHELL" in self.last else _SHELL
+            started = (*shell, text)
+        key = "command" if each.name == "CMD" else "entrypoint"
+        self.imported.draft.started[key] = Started(started, self.at(each))
+        reason = f"[image] {key}"
+        if needed:
+            reason += f"; it needs {', '.join(needed)} in the image: [image] copy"
+        self._add(each, Outcome.TRANSLATED, reason)
+
+    def _in_environment(self, words: tuple[str, ...]) -> tuple[str, ...]:
+        """The same in an image, whose one environment is always active."""
+        words = without_launcher(words)
+        folder, name = posixpath.split(words[0])
+        place, bin_folder = posixpath.split(self.shell.path(folder))
+        if folder and bin_folder == "bin" and place in self.shell.environments:
+            return (name, *words[1:])
+        return words
 
     def read_ports(self, each: Instruction) -> None:
         """EXPOSE."""
@@ -257,7 +294,7 @@ class StageReader(Struct):
         if value is None:
             return
         self.shell.workdir = self.shell.path(value)
-        if each is self.workdir:
+        if each is self.last.get("WORKDIR"):
             self.imported.draft.workdir = self.shell.workdir
             self._add(each, Outcome.TRANSLATED, f"[image] workdir {self.shell.workdir}")
         else:

@@ -54,6 +54,27 @@ def services_of(imported: Import) -> Mapping[str, Value]:
     return found
 
 
+def start_of(imported: Import, services: Mapping[str, Value]) -> dict[str, Value]:
+    """`entrypoint` and `command` of [image]. services: what `services_of` returned.
+
+    The entrypoint of an image with services starts them; the command of the sources then runs next to them, unless it
+    is what starts one.
+    """
+    started = imported.draft.started
+    if not services:
+        return {key: list(each.words) for key, each in started.items()}
+    command = [word for key in ("entrypoint", "command") if key in started for word in started[key].words]
+    reason = "[image] command, which runs next to [services]"
+    outcome = Outcome.TRANSLATED
+    if any(re.search(service.command, each.value) for each in imported.draft.starts for service in SERVICES.values()):
+        command, outcome, reason = [], Outcome.OUTSIDE, "the image's entrypoint starts [services]"
+    sources = {each.source for each in started.values()}
+    for at, entry in enumerate(imported.ledger):
+        if entry.source in sources and entry.reason.startswith("[image] "):
+            imported.ledger[at] = entry._replace(outcome=outcome, reason=reason)
+    return {"command": command}
+
+
 def _settings(name: str, service: _Service, clues: list[Clue]) -> dict[str, Value]:
     """The table of a service, as its command says."""
     command = " ".join(each.value for each in clues if re.search(service.command, each.value))

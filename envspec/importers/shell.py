@@ -208,6 +208,21 @@ def program_words(words: Sequence[str]) -> tuple[str, ...]:
     return ()
 
 
+def without_launcher(words: tuple[str, ...]) -> tuple[str, ...]:
+    """What `uv run`, `poetry run` or `conda run` starts; the words themselves without one of them."""
+    launcher = " ".join((posixpath.basename(words[0]), *words[1:2]))
+    if not launcher.endswith(" run") or launcher not in _WRAPPERS:
+        return words
+    rest = _after_options(words[2:], _WRAPPERS[launcher])
+    if not rest:
+        return words
+    options = words[2 : len(words) - len(rest)]
+    if "-m" in options or "--module" in options:
+        return ("python", "-m", *rest)
+    # uv runs these with its Python.
+    return ("python", *rest) if rest[0].endswith(".py") else rest
+
+
 def _after_options(words: tuple[str, ...], valued: Sequence[str]) -> tuple[str, ...]:
     at = 0
     while at < len(words) and (words[at].startswith("-") or _ASSIGNMENT.fullmatch(words[at])):

@@ -16,7 +16,7 @@ from envspec.documents import parse_toml
 from envspec.facts import Facts
 from envspec.importers.python_locks import python_versions
 from envspec.importers.result import Imported
-from envspec.importers.services import services_of
+from envspec.importers.services import services_of, start_of
 from envspec.importers.spec_cuda import WITH_CUDA, WITHOUT_CUDA, CudaTable, TableWriter
 from envspec.importers.spec_lines import Overrides, is_implied
 from envspec.importers.types import (
@@ -100,6 +100,7 @@ class _SpecWriter(TableWriter):
         """The text of each table."""
         draft, choices = self._draft, self._choices
         services = services_of(self._imported)
+        started = start_of(self._imported, services)
         platforms = choices.platforms or [Platform(each.value) for each in draft.platforms]
         platforms = tuple(dict.fromkeys(platforms)) or (Platform.LINUX_64,)
         read = self._read(draft.dependencies, read_requirement)
@@ -139,7 +140,7 @@ class _SpecWriter(TableWriter):
         image: dict[str, Value] = {}
         if draft.bases:
             image = {"base": draft.bases[0].value, "packages": "keep"}
-        yield _table("image", {**image, "env": draft.env, "workdir": draft.workdir or None})
+        yield _table("image", {**image, "env": draft.env, "workdir": draft.workdir or None, **started})
 
     def _preferences(self, required: Collection[str], removed: Collection[str]) -> list[str]:
         """The versions that the first lock prefers. required: texts. removed: names that overrides remove."""

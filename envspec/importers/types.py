@@ -163,6 +163,13 @@ class Locked(NamedTuple):
     is_default: bool
 
 
+class Started(NamedTuple):
+    """What an image starts. words: as ENTRYPOINT or CMD in exec form."""
+
+    words: tuple[str, ...]
+    source: Source
+
+
 class LabelledPin(Struct, frozen=True):
     """A pin of the torch family with a label: `torch==2.8.0+cu128`. version: without it. is_url: of a wheel's URL."""
 
@@ -228,6 +235,8 @@ class Draft(Struct):
     workdir: str = ""
     #: Commands that a container starts, with the text of scripts of the project.
     starts: list[Clue] = field(default_factory=list)
+    #: `entrypoint` and `command` of [image].
+    started: dict[str, Started] = field(default_factory=dict)
     #: That a container publishes.
     ports: list[Clue] = field(default_factory=list)
 

@@ -563,6 +563,30 @@ ENV API_KEY=x"""
     assert found.draft.env == {"LD_LIBRARY_PATH": "/opt/mine"}
 
 
+@pytest.mark.parametrize(
+    ("lines", "started"),
+    [
+        ('ENTRYPOINT ["python", "-m", "app"]', {"entrypoint": "python -m app"}),
+        ('CMD ["old"]\nENTRYPOINT ["tini", "--"]\nCMD ["a b"]', {"entrypoint": "tini --", "command": "'a b'"}),
+        ("CMD exec app --port $PORT", {"command": "/bin/sh -c 'exec app --port $PORT'"}),
+        ('SHELL ["bash", "-ec"]\nCMD app', {"command": "bash -ec app"}),
+        ('CMD ["uv", "run", "--no-sync", "--extra", "x", "app", "-v"]', {"command": "app -v"}),
+        ('CMD ["uv", "run", "app.py"]', {"command": "python app.py"}),
+        ('CMD ["uv", "run", "-m", "app"]', {"command": "python -m app"}),
+        ('CMD ["conda", "run", "--no-capture-output", "-n", "env", "app"]', {"command": "app"}),
+        ("CMD poetry run app  --all", {"command": "/bin/sh -c 'app --all'"}),
+        ('RUN uv venv /v\nCMD ["/v/bin/app", "/v/bin"]', {"command": "app /v/bin"}),
+        ('CMD ["app"]\nFROM b\nENTRYPOINT ["sh"]', {"entrypoint": "sh"}),
+        ('ENTRYPOINT ["sh"]\nFROM b\nCMD ["app"]', {"entrypoint": "sh", "command": "app"}),
+        ('ENTRYPOINT []\nCMD ["app"]', {"command": "app"}),
+        ('CMD ["a\\u0000b"]', {}),
+    ],
+)
+def test_an_image_starts_what_the_dockerfile_says(tmp_path: Path, lines: str, started: dict[str, str]) -> None:
+    found = dockerfile(tmp_path, f"FROM ubuntu:24.04 AS b\n{lines}\n").draft.started
+    assert {key: shlex.join(each.words) for key, each in found.items()} == started
+
+
 def test_scripts_of_the_project_are_read(tmp_path: Path) -> None:
     (tmp_path / "install.sh").write_text("#!/bin/bash\nset -e\nV=1.0\npip install a==$V\nbash /s/install.sh\n")
     text = "FROM ubuntu:24.04\nCOPY install.sh /s/\nRUN bash -e /s/install.sh\nRUN /s/install.sh\n"

@@ -11,7 +11,7 @@ import pytest
 from envspec.facts import load_facts
 from envspec.importers import new_import
 from envspec.importers.spec_text import spec_of
-from envspec.importers.types import Choices, Clue, Draft, DraftIndex, DraftRequirement, Import, Outcome, Source
+from envspec.importers.types import Choices, Clue, Draft, DraftIndex, DraftRequirement, Import, Outcome, Source, Started
 from envspec.models import Platform
 from envspec.spec import Spec, parse_spec
 
@@ -331,3 +331,26 @@ def test_services_are_those_that_a_container_starts(
     needed = {"jupyter": "jupyterlab", "tensorboard": "tensorboard"}
     assert {needed[name] for name in services if name in needed} <= {each.name for each in spec.pip.dependencies}
     assert (made.ledger[-1].outcome is Outcome.TRANSLATED) == bool(services and starts != ["python app.py"])
+
+
+@pytest.mark.parametrize(
+    ("starts", "packages", "expected", "reason"),
+    [
+        ("serve app", [], (("serve",), ("app",)), "[image] entrypoint"),
+        ("serve app", ["tensorboard"], ((), ("serve", "app")), "[image] command, which runs next to [services]"),
+        ("tini tensorboard", [], ((), ()), "the image's entrypoint starts [services]"),
+    ],
+)
+def test_a_command_runs_next_to_services_unless_it_starts_one(
+    tmp_path: Path, starts: str, packages: list[str], expected: tuple[tuple[str, ...], tuple[str, ...]], reason: str
+) -> None:
+    made = imported(tmp_path, *packages)
+    made.draft.starts.append(Clue(starts, TAG, "CMD"))
+    made.draft.ports.append(Clue("6006", TAG, "EXPOSE"))
+    entrypoint, command = starts.split()
+    at = Source("Dockerfile", 7)
+    made.draft.started = {"command": Started((command,), TAG), "entrypoint": Started((entrypoint,), at)}
+    made.add(at, "ENTRYPOINT", Outcome.TRANSLATED, "[image] entrypoint")
+    spec, _ = written(made, tmp_path)
+    assert (spec.image.entrypoint, spec.image.command) == expected
+    assert made.ledger[-1].reason == reason
