@@ -7,6 +7,7 @@ NVIDIA_* variables. Read 2026-11.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -19,15 +20,21 @@ from msgspec import Struct
 from envspec.errors import NetworkError
 from envspec.escaping import excerpt
 from envspec.image.layers.types import PREFIX, Image, Layer
-from envspec.models import Lock, Platform
+from envspec.models import Lock, Platform, Resolution
 from envspec.registry.types import OCI_INDEX, OCI_MANIFEST, OCI_PLATFORMS, Descriptor, digest_of
 from envspec.spec.dates import utc_text
 
 #: Labels and annotations: the lock's name, and its identity.
 LABEL_NAME: Final = "envspec.name"
 LABEL_LOCK: Final = "envspec.lock"
+#: Labels: what is installed (`packages_sha256`), for which platform, and the exact Python.
+LABEL_PACKAGES: Final = "envspec.packages"
+LABEL_PLATFORM: Final = "envspec.platform"
+LABEL_PYTHON: Final = "envspec.python"
 OCI_CONFIG: Final = "application/vnd.oci.image.config.v1+json"
 _OCI: Final = "org.opencontainers.image."
+_BASE_NAME: Final = f"{_OCI}base.name"
+_BASE_DIGEST: Final = f"{_OCI}base.digest"
 #: Of containers of a base without a PATH, as Docker sets it.
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: Docker's media types of layers with the same bytes: an OCI manifest uses OCI's.
@@ -98,7 +105,7 @@ def image_config(
         "architecture": architecture,
         "os": os,
         "created": created,
-        "config": _run(lock, base, run) | {"Labels": labels | _labels(lock, identity, base)},
+        "config": _run(lock, base, run) | {"Labels": labels | own_labels(lock, identity, platform)},
         "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in (*base.layers, *layers)]},
         "history": [
             *(base.config.get("history") or ()),
@@ -113,14 +120,45 @@ def image_config(
 
 def annotations_of(lock: Lock, identity: str, base: Base | None) -> dict[str, str]:
     """Annotations of manifest and index."""
-    return {f"{_OCI}created": utc_text(lock.as_of)} | _labels(lock, identity, base)
-
-
-def _labels(lock: Lock, identity: str, base: Base | None) -> dict[str, str]:
-    labels = {f"{_OCI}title": lock.name, LABEL_NAME: lock.name, LABEL_LOCK: identity}
+    found = {f"{_OCI}created": utc_text(lock.as_of)} | _labels(lock, identity)
     if base is not None:
-        labels |= {f"{_OCI}base.name": base.name, f"{_OCI}base.digest": base.digest}
+        found |= {_BASE_NAME: base.name, _BASE_DIGEST: base.digest}
+    return found
+
+
+def own_labels(lock: Lock, identity: str, platform: Platform) -> dict[str, str]:
+    """The labels of one platform's image, without those of the base: they follow from the lock alone.
+
+    identity: of the lock, see `lock.document.identity`.
+    """
+    resolution = next(each for each in lock.resolutions if each.target.platform is platform)
+    labels = _labels(lock, identity) | {
+        LABEL_PACKAGES: packages_sha256(resolution),
+        LABEL_PLATFORM: platform.value,
+        LABEL_PYTHON: resolution.target.python.version,
+    }
+    base = lock.on(platform).base_image
+    if base is not None:
+        digest = next((row.digest for row in base.digests if row.platform is platform), None)
+        labels |= {_BASE_NAME: base.name, _BASE_DIGEST: digest or ""}
     return labels
+
+
+def packages_sha256(resolution: Resolution) -> str:
+    """SHA-256 (hexadecimal) of the sorted lines `<name> <version> <file> <SHA-256>` of what is installed.
+
+    Of a source, its own file: the lock may not record a wheel that is built from it.
+    """
+    lines = []
+    for package in resolution.packages:
+        lines.append(f"{package.name} {package.version} {package.file.filename} {package.file.sha256}\n")
+    for record in resolution.conda:
+        lines.append(f"{record.name} {record.version} {record.filename} {record.sha256}\n")
+    return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
+
+
+def _labels(lock: Lock, identity: str) -> dict[str, str]:
+    return {f"{_OCI}title": lock.name, LABEL_NAME: lock.name, LABEL_LOCK: identity}
 
 
 def canonical(document: object) -> bytes:

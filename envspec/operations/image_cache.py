@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 #: Part of every key: increase it if the same lock would give another image.
-FORM: Final = 2
+FORM: Final = 3
 #: In a lock whose image contains code that is not of the lock, and perhaps in others.
 _OF_CODE: Final = (b"\nproject = ", b"\ncopy = ")
 

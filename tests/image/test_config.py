@@ -7,12 +7,22 @@ from typing import Any
 
 import pytest
 
-from envspec.image.config import BadBase, Base, RunConfig, annotations_of, environment, image_config, image_of, index_of
-from envspec.models import ImageSettings, Lock, Platform
+from envspec.image.config import (
+    BadBase,
+    Base,
+    RunConfig,
+    annotations_of,
+    environment,
+    image_config,
+    image_of,
+    index_of,
+    packages_sha256,
+)
+from envspec.models import BuiltWheel, ImageSettings, Lock, Platform
 from envspec.registry.types import Descriptor
 from envspec.structs import replace
 from tests.support.builders import images
-from tests.support.builders.locks import example
+from tests.support.builders.locks import conda, example, sha256
 from tests.support.servers.registry import digest
 
 ROOT = images.plain_layer(images.tar_of({"etc/os-release": b"ID=debian"}), "the base")
@@ -97,8 +107,33 @@ def test_labels_are_the_bases_own_less_its_description_and_ours() -> None:
         "envspec.lock": "i" * 64,
         "org.opencontainers.image.title": example().name,
         "org.opencontainers.image.base.name": "docker.io/nvidia/cuda:12.8.1-base-ubuntu24.04",
-        "org.opencontainers.image.base.digest": "sha256:" + "b" * 64,
+        "org.opencontainers.image.base.digest": f"sha256:{sha256('12.8.1-base-ubuntu24.04')}",
+        "envspec.packages": packages_sha256(example().resolutions[0]),
+        "envspec.platform": "linux-64",
+        "envspec.python": "3.11.14",
     }
+
+
+def test_the_hash_of_packages_is_of_their_rows_in_any_order() -> None:
+    resolution = example().resolutions[0]
+    rows = [f"{each.name} {each.version} {each.file.filename} {each.file.sha256}\n" for each in resolution.packages]
+    expected = sha256("".join(sorted(rows)))
+    assert packages_sha256(resolution) == expected
+    assert packages_sha256(replace(resolution, packages=resolution.packages[::-1], warnings=())) == expected
+    first, *rest = resolution.packages
+    moved = replace(first, file=replace(first.file, sha256="0" * 64))
+    assert packages_sha256(replace(resolution, packages=(moved, *rest))) != expected
+    # A wheel that is built of a source is not always in the lock.
+    built = replace(first, built=BuiltWheel("x-1-py3-none-any.whl", "1" * 64, 5))
+    assert packages_sha256(replace(resolution, packages=(built, *rest))) == expected
+
+
+def test_the_hash_of_packages_is_of_conda_packages_too() -> None:
+    resolution = example().resolutions[0]
+    record = conda("zlib", "1.3.1")
+    both = replace(resolution, conda=(record,))
+    other = replace(resolution, conda=(replace(record, sha256="0" * 64),))
+    assert len({packages_sha256(each) for each in (resolution, both, other)}) == 3
 
 
 def test_a_base_that_does_not_fit_is_refused() -> None:
