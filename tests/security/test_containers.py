@@ -21,7 +21,7 @@ from envspec.image.sources.system import BadChange, read_changes
 from envspec.io.files import read_untrusted
 from envspec.models import ImageSettings, Platform, Service
 from envspec.operations.conformance import CheckEvent, _OutputLines, read_event
-from envspec.operations.image_diff import NoImage, _read_path
+from envspec.operations.image_source import NoImage, read_path
 from envspec.receipts.build import BadResults, receipt
 from envspec.structs import replace
 from tests.engine.test_container import BESIDE, ENGINE, FOLDERS, JANE, RUN, with_packages
@@ -175,7 +175,7 @@ def test_a_layout_s_digest_is_no_path(tmp_path: Path, digest: object) -> None:
     for folder in (tmp_path / "a", tmp_path / "a" / "b", layout):
         (folder / "secret").write_text(secret)
     with pytest.raises(NoImage) as caught:
-        _read_path(str(layout), X86)
+        read_path(str(layout), X86)
     assert "hunter2" not in str(caught.value)
 
 
@@ -184,7 +184,7 @@ def test_a_layout_s_files_are_files(tmp_path: Path, name: str) -> None:
     (tmp_path / "oci-layout").write_text("{}")
     LEFT[name][0](tmp_path / "index.json")
     with pytest.raises(NoImage):
-        _read_path(str(tmp_path), X86)
+        read_path(str(tmp_path), X86)
 
 
 # -------------------------------------------------------------------------------------------- the machine's own network
