@@ -48,6 +48,7 @@ class Row(Struct, frozen=True):
     marker: it is installed where this holds; empty: everywhere.
     source: of `git`, `git+https://host/project.git@<commit>`, with `#subdirectory=` if it is in one; of `local`, the
         folder relative to that of the lock.
+    hashes: SHA-256 of its files, in hexadecimal, if the lock has no names of files (requirements.txt).
     """
 
     name: str
@@ -58,6 +59,7 @@ class Row(Struct, frozen=True):
     marker: str = ""
     source: str = ""
     required_by: tuple[Dependent, ...] = ()
+    hashes: frozenset[str] = frozenset()
 
 
 class Selection(Struct, frozen=True):
@@ -98,6 +100,9 @@ class ForeignLock(Struct, frozen=True):
     requires_python: specifiers; empty if there are none.
     rows: sorted by name.
     left_out: what is not selected.
+    indexes: of requirements files: URLs of the indexes that have the `hashes`, in order, without credentials; empty:
+        the default index.
+    links: of requirements files: pages of `--find-links`.
     """
 
     path: Path
@@ -105,6 +110,8 @@ class ForeignLock(Struct, frozen=True):
     requires_python: str
     rows: tuple[Row, ...]
     left_out: tuple[LeftOut, ...] = ()
+    indexes: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
 
 
 def index_name(url: str) -> str:
