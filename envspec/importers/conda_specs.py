@@ -8,8 +8,8 @@ from typing import Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from envspec.adopt.markers import in_brackets
 from envspec.credentials import channel_without_credentials, channels_without_credentials, has_login
-from envspec.importers.extra_markers import in_brackets
 from envspec.importers.pip import add_cuda
 from envspec.importers.types import CPU, Clue, Import, Outcome, Source, Unreadable
 from envspec.models import Platform

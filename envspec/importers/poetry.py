@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from envspec.adopt.markers import without_extras
 from envspec.documents import list_of, table_of
 from envspec.importers.conda_specs import with_markers
-from envspec.importers.extra_markers import without_extras
 from envspec.importers.pip import LineVerdict, bracketed
 from envspec.importers.project import Project, not_included, written_value
 from envspec.importers.toml_lines import items_of, several_of, text_of, texts_of

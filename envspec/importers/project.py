@@ -12,10 +12,10 @@ from typing import Any, Final, NamedTuple
 from msgspec import Struct, field
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from envspec.adopt.markers import without_extras
 from envspec.credentials import shown
 from envspec.documents import list_of
 from envspec.importers.conda_specs import platforms_of, python_marker, with_markers
-from envspec.importers.extra_markers import without_extras
 from envspec.importers.pip import LineVerdict, Use, add_index, add_requirement
 from envspec.importers.python_locks import holds, python_versions
 from envspec.importers.toml_lines import TomlFile, several_of, text_of

@@ -21,10 +21,10 @@ from packaging.pylock import Pylock, PylockValidationError
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
+from envspec.adopt.markers import without_extras
 from envspec.credentials import without_credentials
 from envspec.documents import list_of, table_of
 from envspec.facts.tables import pep440
-from envspec.importers.extra_markers import without_extras
 from envspec.importers.graph import roots
 from envspec.importers.pip import (
     add_cuda,

@@ -15,9 +15,9 @@ import pytest
 from msgspec import structs
 
 from envspec import documents
+from envspec.adopt.markers import without_extras
 from envspec.errors import UsageError
 from envspec.importers import importer_of, new_import
-from envspec.importers.extra_markers import without_extras
 from envspec.importers.pyproject import read_pyproject
 from envspec.importers.types import Clue, DraftIndex, DraftRequirement, Import, Outcome, Unreadable
 from tests.support.golden import assert_golden
