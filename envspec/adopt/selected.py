@@ -1,0 +1,152 @@
+"""What the readers of locks have in common: the file, the project beside it, the selection, names that are twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from pathlib import Path
+from typing import Any, Final
+
+from packaging.markers import InvalidMarker, Marker
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from envspec.adopt.rows import ALL, LeftOut, LockedFile, Row, Selection
+from envspec.credentials import without_credentials
+from envspec.documents import MAX_TOML_BYTES, parse_toml, table_of
+from envspec.errors import UsageError
+from envspec.models import Platform
+from envspec.names import COMMIT, RELEASE_FILE, normalised
+from envspec.spec.document import PYPROJECT
+from envspec.spec.targets import marker_values
+from envspec.verifier.regular import read_regular
+
+#: Early and late patches of each series, for markers and specifiers.
+_PYTHONS: Final = tuple(f"3.{minor}.{patch}" for minor in range(8, 16) for patch in (0, 12))
+
+
+def text_of_file(path: Path) -> str:
+    """A file's text. Raises UsageError: it can't be read, is too large, or is not UTF-8."""
+    try:
+        return read_regular(path, MAX_TOML_BYTES).decode("utf-8-sig")
+    except OSError as error:
+        raise UsageError(f"{path} can't be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not UTF-8") from None
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """A TOML file. Raises UsageError: it can't be read, or is none."""
+    try:
+        return parse_toml(text_of_file(path))
+    except ValueError as error:
+        raise UsageError(f"{path} is not TOML: {error}", hint="restore it, or lock again") from None
+
+
+def project_beside(path: Path) -> dict[str, Any]:
+    """The pyproject.toml beside a lock; empty if there is none. Raises UsageError: it is not TOML."""
+    project = path.parent / PYPROJECT
+    return read_document(project) if project.is_file() else {}
+
+
+def name_of(project: Mapping[str, Any]) -> str:
+    """The name in a pyproject.toml; empty if it has none."""
+    name = table_of(project, "project").get("name") or table_of(project, "tool", "poetry").get("name")
+    return name if isinstance(name, str) else ""
+
+
+def chosen(kind: str, wanted: Collection[str], known: Collection[str], path: Path) -> frozenset[str]:
+    """The extras or groups of a lock that a selection names. kind: `extra` or `group`. known: normalised.
+
+    Raises:
+        UsageError: the lock does not have one of them.
+    """
+    if ALL in wanted:
+        return frozenset(known)
+    unknown = sorted(set(wanted) - set(known))
+    if unknown:
+        hint = f"remove it: {path.name} has no {kind}s"
+        if known:
+            hint = f"use one of {', '.join(sorted(known))}"
+        raise UsageError(f"{path} has no {kind} {unknown[0]}", hint=hint)
+    return frozenset(wanted)
+
+
+def chosen_groups(selection: Selection, known: Collection[str], default: Collection[str], path: Path) -> frozenset[str]:
+    """The groups that are selected. known: normalised names; default: those of them that are included by default.
+
+    Raises:
+        UsageError: the lock does not have a group that the selection names.
+    """
+    groups = chosen("group", selection.groups, known, path)
+    if selection.default_groups:
+        groups |= frozenset(default)
+    return groups - chosen("group", selection.without_groups, known, path)
+
+
+def left_out(
+    names: Callable[[frozenset[str], frozenset[str]], Set[str]],
+    extras: tuple[Collection[str], frozenset[str]],
+    groups: tuple[Collection[str], frozenset[str]],
+) -> tuple[LeftOut, ...]:
+    """What is not selected. names: those of the packages that extras and groups select. extras, groups: all, and
+    those that are selected.
+    """
+    selected = names(extras[1], groups[1])
+    found = []
+    for name in sorted(set(extras[0]) - extras[1]):
+        found.append(LeftOut("extra", name, frozenset(names(extras[1] | {name}, groups[1]) - selected)))
+    for name in sorted(set(groups[0]) - groups[1]):
+        found.append(LeftOut("group", name, frozenset(names(extras[1], groups[1] | {name}) - selected)))
+    return tuple(found)
+
+
+def environments(requires_python: str, platforms: Collection[Platform]) -> Iterator[dict[str, str]]:
+    """The values of markers on platforms with the Pythons that a lock allows. Raises InvalidSpecifier."""
+    allowed = SpecifierSet(requires_python)
+    for platform in platforms:
+        for python in _PYTHONS:
+            if allowed.contains(python):
+                yield marker_values(platform, python)
+
+
+def check_names(path: Path, rows: Collection[Row], requires_python: str, hint_for: Callable[[str], str]) -> None:
+    """Check that no Linux environment has two rows of one name. hint_for: the hint for a name that is twice.
+
+    Raises:
+        UsageError: one has; a marker, or requires_python, is not readable.
+    """
+    by_name: dict[str, list[Row]] = {}
+    for row in rows:
+        by_name.setdefault(row.name, []).append(row)
+    linux = [platform for platform in Platform if platform.is_linux]
+    try:
+        everywhere = list(environments(requires_python, linux))
+        markers = {row.marker: Marker(row.marker) for row in rows if row.marker}
+    except (InvalidMarker, InvalidSpecifier) as error:
+        raise UsageError(f"{path}: {error}") from None
+    for name, several in by_name.items():
+        if len(several) == 1:
+            continue
+        for values in everywhere:
+            held = [row for row in several if not row.marker or markers[row.marker].evaluate(values)]
+            if len(held) > 1:
+                versions = " and ".join(row.version or row.source for row in held)
+                where = f"{values['platform_machine']} with Python {values['python_version']}"
+                raise UsageError(f"{path} has {name} twice for {where}: {versions}", hint=hint_for(name))
+
+
+def git_source(path: Path, name: str, url: str, commit: str, subdirectory: str = "") -> str:
+    """`Row.source` of a package from git. Raises UsageError: it is not locked to a commit."""
+    if not COMMIT.fits(commit):
+        raise UsageError(f"{path}: {name} from {url} is not locked to a commit", hint="lock it to a full commit")
+    source = f"git+{without_credentials(url)}@{commit}"
+    return f"{source}#subdirectory={subdirectory}" if subdirectory else source
+
+
+def usable(files: Iterable[LockedFile]) -> tuple[LockedFile, ...]:
+    """Wheels and sdists; locks may list eggs and installers too."""
+    return tuple(file for file in files if RELEASE_FILE.fits(file.filename))
+
+
+def normalised_names(names: Collection[Any]) -> list[str]:
+    """Names of extras or groups, normalised."""
+    return [normalised(str(name)) for name in names]
