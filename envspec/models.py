@@ -57,6 +57,35 @@ class Platform(Enum):
         return self.value.startswith("linux-")
 
 
+#: How CPython on a platform describes itself, in PEP 508's words.
+MACHINES: Final = {
+    platform: {"os_name": os, "sys_platform": sys, "platform_system": system, "platform_machine": machine}
+    for platform, os, sys, system, machine in (
+        (Platform.LINUX_64, "posix", "linux", "Linux", "x86_64"),
+        (Platform.LINUX_AARCH64, "posix", "linux", "Linux", "aarch64"),
+        (Platform.OSX_ARM64, "posix", "darwin", "Darwin", "arm64"),
+        (Platform.WIN_64, "nt", "win32", "Windows", "AMD64"),
+    )
+}
+
+
+def marker_values(platform: Platform, python: str) -> dict[str, str]:
+    """What PEP 508 markers see; kernel release and version, which differ between machines, are empty.
+
+    python: an exact version.
+    """
+    return {
+        **MACHINES[platform],
+        "implementation_name": "cpython",
+        "implementation_version": python,
+        "platform_python_implementation": "CPython",
+        "platform_release": "",
+        "platform_version": "",
+        "python_full_version": python,
+        "python_version": ".".join(python.split(".")[:2]),
+    }
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class CudaVersion:
     """A CUDA minor version such as 12.8."""

@@ -19,6 +19,8 @@ from envspec.names import normalised
 #: Pattern of the name of a lock -> the module that reads it.
 READERS: Final = {
     "uv.lock": "uv",
+    "pylock.toml": "pylock",
+    "pylock.*.toml": "pylock",
 }
 
 

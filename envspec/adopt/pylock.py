@@ -26,8 +26,7 @@ from envspec.adopt.selected import (
 )
 from envspec.credentials import without_credentials
 from envspec.errors import UsageError
-from envspec.models import DEFAULT_INDEX, DIRECT_URL, GIT, LOCAL, Platform
-from envspec.spec.targets import marker_values
+from envspec.models import DEFAULT_INDEX, DIRECT_URL, GIT, LOCAL, Platform, marker_values
 
 
 def read(path: Path, selection: Selection) -> ForeignLock:

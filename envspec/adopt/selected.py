@@ -13,12 +13,11 @@ from envspec.adopt.rows import ALL, LeftOut, LockedFile, Row, Selection
 from envspec.credentials import without_credentials
 from envspec.documents import MAX_TOML_BYTES, parse_toml, table_of
 from envspec.errors import UsageError
-from envspec.models import Platform
+from envspec.models import Platform, marker_values
 from envspec.names import COMMIT, RELEASE_FILE, normalised
-from envspec.spec.document import PYPROJECT
-from envspec.spec.targets import marker_values
 from envspec.verifier.regular import read_regular
 
+PYPROJECT: Final = "pyproject.toml"
 #: Early and late patches of each series, for markers and specifiers.
 _PYTHONS: Final = tuple(f"3.{minor}.{patch}" for minor in range(8, 16) for patch in (0, 12))
 

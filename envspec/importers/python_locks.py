@@ -39,13 +39,12 @@ from envspec.importers.toml_lines import TomlFile, text_of, texts_of
 from envspec.importers.types import PYTHON_SERIES, Clue, Import, Locked, Outcome, Source, Unreadable
 from envspec.importers.unsupported import SUPPORTED, note_unsupported
 from envspec.io.http_settings import default_index_url
-from envspec.models import Platform
+from envspec.models import Platform, marker_values
 from envspec.names import COMMIT, NAME, VERSION, normalised
 from envspec.origins import INDEX_FAMILY, PYTORCH_PAGES
 from envspec.spec import pip_lines
 from envspec.spec.document import PYPROJECT
 from envspec.spec.requirements import local_address
-from envspec.spec.targets import marker_values
 from envspec.structs import replace
 
 #: Name, extras, address, its fragment, marker.

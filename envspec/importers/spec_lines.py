@@ -7,11 +7,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from envspec.importers.conda_specs import python_marker, with_markers
 from envspec.importers.pip import bracketed
-from envspec.models import Platform
+from envspec.models import Platform, marker_values
 from envspec.names import normalised
 from envspec.spec.pip_lines import NAME
 from envspec.spec.requirements import Requirement, RequirementKind, read_override
-from envspec.spec.targets import marker_values
 
 
 class Overrides:

@@ -13,7 +13,7 @@ from packaging import tags
 from envspec.errors import UsageError
 from envspec.facts import Facts
 from envspec.facts.tables import PythonRow, numeric
-from envspec.models import Decision, Platform, Python, Target
+from envspec.models import MACHINES, Decision, Platform, Python, Target, marker_values
 from envspec.reasons import Reason, reason
 from envspec.spec.errors import RefusedValues
 
@@ -26,17 +26,6 @@ if TYPE_CHECKING:
 MACOS: Final = (14, 0)
 
 _SPEC: Final = "the spec"
-
-#: How CPython on a platform describes itself, in PEP 508's words.
-_MACHINES: Final = {
-    platform: {"os_name": os, "sys_platform": sys, "platform_system": system, "platform_machine": machine}
-    for platform, os, sys, system, machine in (
-        (Platform.LINUX_64, "posix", "linux", "Linux", "x86_64"),
-        (Platform.LINUX_AARCH64, "posix", "linux", "Linux", "aarch64"),
-        (Platform.OSX_ARM64, "posix", "darwin", "Darwin", "arm64"),
-        (Platform.WIN_64, "nt", "win32", "Windows", "AMD64"),
-    )
-}
 
 # Older names of three manylinux levels. Source: PEP 600, "Legacy manylinux tags".
 _LEGACY: Final = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
@@ -298,23 +287,6 @@ def marker_environment(target: Target) -> dict[str, str]:
     return marker_values(target.platform, target.python.version)
 
 
-def marker_values(platform: Platform, python: str) -> dict[str, str]:
-    """What PEP 508 markers see; kernel release and version, which differ between machines, are empty.
-
-    python: an exact version.
-    """
-    return {
-        **_MACHINES[platform],
-        "implementation_name": "cpython",
-        "implementation_version": python,
-        "platform_python_implementation": "CPython",
-        "platform_release": "",
-        "platform_version": "",
-        "python_full_version": python,
-        "python_version": ".".join(python.split(".")[:2]),
-    }
-
-
 def wheel_tags(target: Target) -> list[tags.Tag]:
     """The tags of wheels that the target can load, best first; last `linux_*`, which promises nothing of glibc."""
     major, minor = (int(part) for part in target.python.series.split("."))
@@ -331,13 +303,13 @@ def _platform_tags(target: Target) -> Iterator[str]:
     if target.glibc is not None:
         yield from _manylinux(target.platform, target.glibc)
     elif target.macos is not None:
-        yield from tags.mac_platforms(target.macos, _MACHINES[target.platform]["platform_machine"])
+        yield from tags.mac_platforms(target.macos, MACHINES[target.platform]["platform_machine"])
     else:
         yield "win_amd64"
 
 
 def _manylinux(platform: Platform, glibc: tuple[int, int]) -> Iterator[str]:
-    machine = _MACHINES[platform]["platform_machine"]
+    machine = MACHINES[platform]["platform_machine"]
     for minor in range(glibc[1], _OLDEST[platform] - 1, -1):
         yield f"manylinux_2_{minor}_{machine}"
         if minor in _LEGACY:

@@ -18,8 +18,7 @@ from envspec.adopt.pylock import read
 from envspec.adopt.rows import ALL, ForeignLock, LeftOut, LockedFile, Row, Selection
 from envspec.errors import UsageError
 from envspec.io.http_settings import default_index_url
-from envspec.models import Platform
-from envspec.spec.targets import marker_values
+from envspec.models import Platform, marker_values
 from tests.support.tries import tries
 
 HASH = "0123456789abcdef" * 4

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
-from envspec.models import Platform
+from envspec.models import Platform, marker_values
 from envspec.resolve.pypi.metadata import (
     applicable,
     declared,
@@ -18,7 +18,6 @@ from envspec.resolve.pypi.metadata import (
     valid,
     with_overrides,
 )
-from envspec.spec.targets import marker_values
 
 OVERRIDES = {"num-lib": SpecifierSet("<2"), "gone": None}
 
