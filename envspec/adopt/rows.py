@@ -103,6 +103,7 @@ class ForeignLock(Struct, frozen=True):
     indexes: of requirements files: URLs of the indexes that have the `hashes`, in order, without credentials; empty:
         the default index.
     links: of requirements files: pages of `--find-links`.
+    selection: of what `rows` are.
     """
 
     path: Path
@@ -112,6 +113,12 @@ class ForeignLock(Struct, frozen=True):
     left_out: tuple[LeftOut, ...] = ()
     indexes: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
+    selection: Selection = Selection()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no extra and no group is selected."""
+        return not (self.selection.extras or self.selection.groups or self.selection.default_groups)
 
 
 def index_name(url: str) -> str:

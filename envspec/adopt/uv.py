@@ -65,6 +65,7 @@ def read(path: Path, selection: Selection) -> ForeignLock:
         str(lock.get("requires-python", "")),
         tuple(_with_dependents(rows, packages, project, selection)),
         tuple(_left_out(packages, project, selection, {row.name for row in rows})),
+        selection,
     )
 
 
@@ -195,12 +196,14 @@ def _rows(path: Path, lines: Sequence[str], packages: Sequence[_Package]) -> Ite
 def _entries(requirement: Requirement, named: Sequence[_Package], path: Path) -> list[tuple[_Package, str]]:
     """The entries that a line means, each with its marker: one version may come from several indexes."""
     marker = str(requirement.marker or "")
+    # Of `==2.9.1`, 2.9.1+cu128 is one, too: here it is another entry.
+    versions = {each.version for each in requirement.specifier}
     found = []
     for each in named:
         is_of_index = "registry" in each.source
         if is_of_index is not (requirement.url is None):
             continue
-        if not is_of_index or requirement.specifier.contains(each.version, prereleases=True):
+        if not is_of_index or each.version in versions:
             found.append(each)
     if not found:
         raise UsageError(f"{path}: it has no entry for {requirement}", hint="run `uv lock`")

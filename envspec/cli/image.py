@@ -11,6 +11,7 @@ from envspec.cli import options, output
 from envspec.cli.inspect import exit_code_of
 from envspec.cli.output import Result, in_formats, plain
 from envspec.cli.progress import TerminalReporter
+from envspec.cli.selection import IMAGE
 from envspec.errors import UsageError
 from envspec.report import IMAGE_DIFF
 from envspec.structs import replace
@@ -28,6 +29,7 @@ _BUILD: Final = options.combined(
         "--platform",
         "platforms",
         multiple=True,
+        is_eager=True,
         type=click.Choice(options.IMAGE_PLATFORMS),
         help="Platform of the image; several are combined into one index (default: this machine's).",
     ),
@@ -41,6 +43,7 @@ _BUILD: Final = options.combined(
     options.UNCONFINED,
     options.OFFLINE,
     options.jobs("layers to write and files to fetch", "the number of processors"),
+    *IMAGE,
 )
 
 

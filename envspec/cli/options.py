@@ -13,6 +13,7 @@ import click
 
 from envspec.cli import output, terminal
 from envspec.cli.output import SETTINGS
+from envspec.cli.selection import SELECTION, adopted
 from envspec.errors import StaleLock, UsageError
 
 if TYPE_CHECKING:
@@ -62,10 +63,14 @@ def _set_locked(_ctx: click.Context, _param: click.Parameter, value: bool) -> No
 def compare_with_spec(ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
     """The callback of an argument that names a lock: warn if its spec has changed since; with `--locked`, fail.
 
-    That there is no such lock, the command reports that reads it.
+    That there is no such lock, the command reports that reads it. A lock of another tool becomes one of envspec.
     """
     if value is not None and not ctx.resilient_parsing:
         from envspec.lockfile.folder import find_lock
+
+        folder = adopted(ctx, value)
+        if folder != value:
+            return folder
 
         with suppress(UsageError):
             _compare(find_lock(value, Path()))
@@ -100,11 +105,11 @@ LOCKED: Final = click.option(
 
 
 def lock_argument(*, required: bool = True) -> Callable[[_F], _F]:
-    """LOCK, compared with its spec, and `--locked`."""
+    """LOCK, compared with its spec, and `--locked`; of a lock of another tool, which part of it."""
     argument = click.argument(
         "lock", required=required, shell_complete=terminal.complete_lock, callback=compare_with_spec
     )
-    return combined(argument, LOCKED)
+    return combined(argument, LOCKED, *SELECTION)
 
 
 LOCK: Final = lock_argument()
@@ -143,7 +148,10 @@ IMAGE_OFFLINE: Final = click.option(
 
 def platform_option(names: Iterable[str], help_text: str) -> Callable[[_F], _F]:
     """`--platform`: a Platform, or None."""
-    return click.option("--platform", type=click.Choice(list(names)), callback=_platform_of, help=help_text)
+    # Eager: which platforms are wanted is known before LOCK is read.
+    return click.option(
+        "--platform", type=click.Choice(list(names)), callback=_platform_of, is_eager=True, help=help_text
+    )
 
 
 def _platform_of(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Platform | None:

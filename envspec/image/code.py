@@ -24,7 +24,7 @@ from envspec.io.files import project_files, read_untrusted, tree_sha256
 from envspec.models import EDITABLE, WHEEL, Lock
 from envspec.names import normalised
 from envspec.spec.document import PYPROJECT, in_project, project_of
-from envspec.spec.owner import find_spec_of, has_lock_called
+from envspec.spec.owner import adopted_source, find_spec_of, has_lock_called
 from envspec.verifier.regular import FileTooLarge
 
 #: Of the code, in bytes, all of which is in memory: code of 10,000 files has less. Data belongs into a volume.
@@ -57,6 +57,8 @@ def project_folder(lock: Lock) -> Path:
     Raises:
         UsageError: the lock does not know its spec, that is not there or not in the lock's project, or it is another's.
     """
+    if lock.directory is not None and (source := adopted_source(lock.directory)):
+        return source.parent
     if lock.directory is None or not lock.spec:
         raise UsageError(
             f"the image of {lock.name} contains the project's code, and where that is is not known",

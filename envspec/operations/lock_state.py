@@ -150,6 +150,7 @@ class LockRequest(Struct, frozen=True):
     channel_repodata: channel name -> a folder with its repodata, used instead of it.
     as_of: the date to write into the spec, of everything or of upgrade_packages.
     text: the spec's new text, to be written with the lock; None for its file's.
+    is_adopted: whether `spec_path` is a lock of another tool, and `text` alone the spec.
     """
 
     spec_path: Path
@@ -162,6 +163,7 @@ class LockRequest(Struct, frozen=True):
     as_of: datetime | Age | None = None
     variant: str = BASE
     text: str | None = None
+    is_adopted: bool = False
 
     @property
     def is_plain(self) -> bool:

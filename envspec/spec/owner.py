@@ -16,6 +16,9 @@ from envspec.spec.variants import variant_called
 
 #: Where a project keeps its locks, each in a folder of its name.
 LOCKS: Final = "locks"
+#: In the cache: locks of other tools as envspec.lock, each in a folder of its own, with the path of what it is made of.
+ADOPTED: Final = "adopted"
+SOURCE_FILE: Final = "source"
 #: What to do about two specs with one name.
 TWO_SPECS: Final = "give one of them another `[env] name`, write its lock elsewhere with --output DIR, or delete it"
 
@@ -34,6 +37,18 @@ def path_from_lock(spec: Path, directory: Path) -> str:
     if Path(common).parent == Path(common):
         return ""
     return Path(os.path.relpath(one, other)).as_posix()
+
+
+def adopted_source(directory: Path) -> Path | None:
+    """The lock of another tool that the lock in a folder of the cache was made of; None for any other folder."""
+    from envspec.io.cache import cache_path
+
+    place = directory.parent
+    if place.parent.name != ADOPTED or place.parent.parent != cache_path(os.environ):
+        return None
+    with suppress(OSError, UnicodeDecodeError):
+        return Path((place / SOURCE_FILE).read_text(encoding="utf-8"))
+    return None
 
 
 def find_spec_of(locked: str, directory: Path) -> Path | None:

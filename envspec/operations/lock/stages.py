@@ -30,7 +30,10 @@ def compile_lock(
     text: the spec's, if it is not to be the request's or its file's.
     """
     started = context.now().replace(microsecond=0)
-    written = (base.new_text if base else None) or read_text(request.spec_path)
+    if request.is_adopted:
+        written = request.text or ""
+    else:
+        written = (base.new_text if base else None) or read_text(request.spec_path)
     new_text = request.text if text is None else text
     text = written
     if new_text is not None and base is None:

@@ -1,0 +1,118 @@
+"""LOCK of every command may be a lock of another tool: the options that say which part of it is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from envspec.cli import output
+from envspec.errors import UsageError
+
+if TYPE_CHECKING:
+    from envspec.operations.adopt import Adopted
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+#: In the context of click: key of a spec, by table -> value of an option.
+_META: Final = "envspec.selection"
+_ALL: Final = "*"
+_SELECTING: Final = "of a lock of another tool"
+
+
+def _keep(table: str, key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    """A callback that keeps an option's value for the argument LOCK, which is read after all options of this kind."""
+
+    def keep(ctx: click.Context, _param: click.Parameter, value: Any) -> None:
+        if value in (None, False, ()):
+            return
+        values = ctx.meta.setdefault(_META, {}).setdefault(table, {})
+        if value is True and key != "default_groups":
+            value = (_ALL,)
+        values[key] = list(value) if isinstance(value, tuple) else value
+
+    return keep
+
+
+def _option(*names: str, key: str, help_text: str, table: str = "pip", **attributes: Any) -> Callable[[_F], _F]:
+    parameter = f"selected_{names[0].strip('-').replace('-', '_')}"
+    keep = _keep(table, key)
+    return click.option(
+        *names, parameter, help=help_text, expose_value=False, is_eager=True, callback=keep, **attributes
+    )
+
+
+#: Which packages of the lock.
+SELECTION: Final = (
+    _option("--extra", key="extras", multiple=True, metavar="NAME", help_text=f"Extra {_SELECTING}."),
+    _option("--all-extras", key="extras", is_flag=True, help_text="All of its extras."),
+    _option("--group", key="groups", multiple=True, metavar="NAME", help_text=f"Dependency group {_SELECTING}."),
+    _option("--all-groups", key="groups", is_flag=True, help_text="All of its groups."),
+    _option("--default-groups", key="default_groups", is_flag=True, help_text="Its default groups, as `uv sync` has."),
+    _option("--no-group", key="without_groups", multiple=True, metavar="NAME", help_text="A group to leave out."),
+    _option(
+        "--package",
+        key="members",
+        multiple=True,
+        metavar="NAME",
+        help_text=f"A package of the workspace, {_SELECTING}.",
+    ),
+    _option("--all-packages", key="members", is_flag=True, help_text="All packages of the workspace."),
+    _option("--python-version", key="python", table="env", metavar="X.Y", help_text=f"The Python {_SELECTING}."),
+)
+#: What its image is.
+IMAGE: Final = (
+    _option("--gpu", key="gpus", table="cuda", multiple=True, metavar="NAME", help_text="A GPU that must run it."),
+    _option("--driver", key="driver", table="cuda", metavar="V", help_text="The oldest driver that must run it."),
+    _option("--base", key="base", table="image", metavar="REF", help_text="A base image of your own."),
+    _option(
+        "--project",
+        key="project",
+        table="image",
+        type=click.Choice(("wheel", "editable", "none")),
+        help_text="The project beside it, as the last layer (default: wheel if it can be built).",
+    ),
+)
+
+
+def adopted(ctx: click.Context, value: str) -> str:
+    """LOCK as the other commands take it: the folder of the envspec.lock that a lock of another tool gives.
+
+    Raises:
+        UsageError: options that select, beside a lock of envspec; and as `operations.adopt.adopt_lock`.
+    """
+    words: Mapping[str, Any] = ctx.meta.get(_META, {})
+    path = Path(value)
+    if not _is_candidate(path):
+        if words:
+            given = ", ".join(sorted(key for table in words.values() for key in table))
+            raise UsageError(
+                f"{value} is not a lock of another tool, of which {given} could be selected",
+                hint="name a uv.lock, pylock.toml, poetry.lock or a requirements file with hashes, or leave it out",
+            )
+        return value
+    from envspec.cli.options import context_of
+    from envspec.operations.adopt import adopt_lock
+
+    named = ctx.params.get("platforms") or ctx.params.get("platform") or ()
+    platforms = [named.value] if hasattr(named, "value") else list(named)
+    found = adopt_lock(path, words, context_of({}), platforms)
+    _tell(found)
+    return str(found.folder)
+
+
+def _is_candidate(path: Path) -> bool:
+    """Whether a path may be a lock of another tool, by its name: few commands have one, and readers take a while."""
+    if path.suffix not in (".lock", ".toml", ".txt") or path.name == "envspec.lock" or not path.is_file():
+        return False
+    from envspec.adopt import is_foreign
+
+    return is_foreign(path)
+
+
+def _tell(found: Adopted) -> None:
+    """What is not selected, with the words that add it."""
+    if left_out := found.found.left_out:
+        output.info(f"left out: {', '.join(each.words for each in left_out)}")

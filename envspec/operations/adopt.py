@@ -1,0 +1,184 @@
+"""A lock of another tool as LOCK of any command: an envspec.lock in the cache, made of it as `envspec lock` makes one.
+
+Nothing is resolved, and no network is used. The spec is the project's [tool.envspec], if there is one, with `[pip]
+from` and what the command line names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from envspec import documents
+from envspec.adopt import is_foreign, read_lock, selection_of
+from envspec.adopt.rows import ForeignLock
+from envspec.context import Connectivity, Context
+from envspec.data import facts_version
+from envspec.documents import table_of
+from envspec.errors import UsageError
+from envspec.lockfile import toml_writer
+from envspec.lockfile.folder import write_folder
+from envspec.lockfile.header import FORMAT, LOCK_FILE
+from envspec.names import normalised
+from envspec.operations.lock_state import LockRequest
+from envspec.spec.document import PYPROJECT
+from envspec.spec.owner import ADOPTED, SOURCE_FILE
+from envspec.structs import replace
+from envspec.version import VERSION
+
+#: Tables of [tool.envspec] that count beside another tool's lock; of [pip], these keys.
+_TABLES: Final = ("env", "cuda", "system", "services", "image", "build", "registry", "conformance", "facts")
+_PIP: Final = ("build", "file_owner")
+_SELECTED: Final = ("extras", "groups", "without_groups", "default_groups", "members")
+#: Series of Python to choose from, the preferred one first.
+_PYTHONS: Final = ("3.12", "3.11", "3.10", "3.13", "3.14")
+
+
+class Adopted(NamedTuple):
+    """folder: of the envspec.lock. found: the lock that it was made of."""
+
+    folder: Path
+    found: ForeignLock
+
+
+def is_lock_of_another_tool(path: Path) -> bool:
+    """Whether a path is a file that `adopt_lock` takes."""
+    return is_foreign(path) and path.is_file()
+
+
+def adopt_lock(path: Path, words: Mapping[str, Any], context: Context, platforms: Iterable[str] = ()) -> Adopted:
+    """The envspec.lock of another tool's lock, made if it is not in the cache.
+
+    words: keys of a spec by table, which replace those of [tool.envspec].
+    platforms: to lock for; by default linux-64.
+
+    Raises:
+        UsageError: the lock is not of its form; what is selected of it does not exist; torch is in nothing selected.
+        UnusableLock: packages of it can't be installed.
+        SpecError: [tool.envspec] is not valid.
+    """
+    from envspec.io.cache import cache_root
+
+    path = Path(os.path.normpath(path.absolute()))
+    project = _project(path)
+    own = table_of(project, "tool", "envspec")
+    pip = _pip(path, own, words)
+    found = read_lock(path, selection_of(pip))
+    _check_torch(found)
+    document = _document(path, own, words, found)
+    document["pip"] = pip
+    if platforms:
+        document["env"]["platforms"] = sorted(platforms)
+    text = "".join(toml_writer.table(name, values) for name, values in document.items() if isinstance(values, Mapping))
+    place = cache_root(context.environ) / ADOPTED / _key(path, text)
+    folder = place / "lock"
+    if not (folder / LOCK_FILE).is_file():
+        from envspec.operations.lock.stages import compile_lock
+
+        offline = replace(context, connectivity=Connectivity.OFFLINE)
+        request = LockRequest(path, folder, text=text, is_adopted=True)
+        files = compile_lock(request, None, offline, None, None).files
+        folder.mkdir(parents=True, exist_ok=True)
+        (place / SOURCE_FILE).write_text(str(path), encoding="utf-8")
+        write_folder(folder, files)
+    return Adopted(folder, found)
+
+
+def _project(path: Path) -> dict[str, Any]:
+    """The pyproject.toml beside a lock, parsed; empty if there is none."""
+    beside = path.with_name(PYPROJECT)
+    if not beside.is_file():
+        return {}
+    try:
+        return documents.read_toml(beside)
+    except ValueError as error:
+        raise UsageError(f"{beside}: {error}", hint="correct it") from error
+
+
+def _pip(path: Path, own: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any]:
+    pip: dict[str, Any] = {"from": path.name}
+    written = table_of(own, "pip")
+    for key in _PIP:
+        if key in written:
+            pip[key] = written[key]
+    if written.get("from") == path.name:
+        pip |= {key: written[key] for key in _SELECTED if key in written}
+    return pip | dict(words.get("pip", {}))
+
+
+def _document(
+    path: Path, own: Mapping[str, Any], words: Mapping[str, Any], found: ForeignLock
+) -> dict[str, dict[str, Any]]:
+    document: dict[str, dict[str, Any]] = {"env": {}, "pip": {}, "cuda": {}}
+    for name in _TABLES:
+        table = {**table_of(own, name), **words.get(name, {})}
+        if table:
+            document[name] = table
+    env = document["env"]
+    env.setdefault("name", _name(found, path))
+    env.setdefault("python", _python(found, path))
+    for key in ("as_of", "package_as_of"):
+        env.pop(key, None)
+    return document
+
+
+def _name(found: ForeignLock, path: Path) -> str:
+    name = re.sub(r"[^a-z0-9.-]+", "-", normalised(found.name or path.parent.name)).strip("-.")
+    return name[:64] or "project"
+
+
+def _python(found: ForeignLock, path: Path) -> str:
+    """The Python of `.python-version`, else the preferred series that the lock allows."""
+    with suppress(OSError, UnicodeDecodeError):
+        pinned = re.match(
+            r"\s*(?:cpython-|python)?(3\.\d+(?:\.\d+)?)\s*$", path.with_name(".python-version").read_text()
+        )
+        if pinned:
+            return pinned[1]
+    try:
+        allowed = SpecifierSet(found.requires_python)
+    except InvalidSpecifier as error:
+        raise UsageError(f"{path}: requires-python: {error}", hint="correct it with the tool that wrote it") from error
+    for series in _PYTHONS:
+        if any(allowed.contains(f"{series}.{patch}") for patch in range(30)):
+            return series
+    raise UsageError(
+        f"{path} requires Python {allowed}, and envspec has {', '.join(sorted(_PYTHONS))}",
+        hint="lock it for one of these",
+    )
+
+
+def _check_torch(found: ForeignLock) -> None:
+    """Refuse a selection of nothing, if torch is in something that could be selected: an image without it is no use."""
+    if any(row.name == "torch" for row in found.rows):
+        return
+    with_torch = [each for each in found.left_out if "torch" in each.packages]
+    if with_torch and found.is_plain:
+        words = " or ".join(each.words for each in with_torch)
+        raise UsageError(
+            f"{found.path}: torch is only in {_described(with_torch)}, and none is selected", hint=f"add {words}"
+        )
+
+
+def _described(left_out: Iterable[Any]) -> str:
+    return ", ".join(f"{each.kind} {each.name}" for each in left_out)
+
+
+def _key(path: Path, text: str) -> str:
+    """Names all that the lock follows from: files that uv reads, settings, and what makes locks of them."""
+    lock = path.read_bytes()
+    digests = [hashlib.sha256(lock).hexdigest()]
+    members = re.findall(rb'(?:editable|directory|virtual) = "([^"]+)"', lock)
+    for folder in sorted({".", *(each.decode(errors="replace") for each in members)}):
+        with suppress(OSError, ValueError):
+            digests.append(hashlib.sha256((path.parent / folder / PYPROJECT).read_bytes()).hexdigest())
+    values = [VERSION, FORMAT, facts_version(), str(path), text, *digests]
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
