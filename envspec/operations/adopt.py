@@ -38,6 +38,8 @@ from envspec.version import VERSION
 _TABLES: Final = ("env", "cuda", "system", "services", "image", "build", "registry", "conformance", "facts")
 _PIP: Final = ("build", "file_owner")
 _SELECTED: Final = ("extras", "groups", "without_groups", "default_groups", "members")
+#: With one of them, an environment may do without torch.
+_FRAMEWORKS: Final = frozenset({"torch", "jax", "tensorflow"})
 #: Series of Python to choose from, the preferred one first.
 _PYTHONS: Final = ("3.12", "3.11", "3.10", "3.13", "3.14")
 
@@ -157,8 +159,8 @@ def _python(found: ForeignLock, path: Path) -> str:
 
 
 def _check_torch(found: ForeignLock) -> None:
-    """Refuse a selection of nothing, if torch is in something that could be selected: an image without it is no use."""
-    if any(row.name == "torch" for row in found.rows):
+    """Refuse a selection of nothing if torch is in something that could be selected: nobody means that image."""
+    if any(row.name in _FRAMEWORKS for row in found.rows):
         return
     with_torch = [each for each in found.left_out if "torch" in each.packages]
     if with_torch and found.is_plain:

@@ -39,7 +39,7 @@ from envspec.registry.reference import parse
 from envspec.registry.types import OCI_INDEX, OCI_MANIFEST, Blob, Descriptor, Manifest, ManifestKind, digest_of
 from envspec.settings import parse_mirrors
 from envspec.spec.document import read_spec
-from envspec.spec.owner import find_spec_of
+from envspec.spec.owner import adopted_source, find_spec_of
 from envspec.structs import replace
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ async def identify(options: ImageOptions, context: Context) -> Lock:
 
 async def _build(options: ImageOptions, destinations: Destinations, context: Context) -> Built:
     outputs.check_outputs(destinations.tar, destinations.layout)
-    options = await with_built(options, context)
+    options = await with_built(await with_base(options, context), context)
     async with ImageSession(options, context) as session:
         assembled = await session.build()
         images = tuple(each.image for each in assembled)
@@ -303,6 +303,23 @@ async def _build(options: ImageOptions, destinations: Destinations, context: Con
 
 def _is_unbuilt(package: Package) -> bool:
     return package.unbuilt is not None
+
+
+async def with_base(options: ImageOptions, context: Context) -> ImageOptions:
+    """The options with the digests of the bases, for the lock of another tool: no network was used to adopt it. They
+    are kept: the next image has the same base.
+    """
+    lock = options.lock
+    if lock.directory is None or adopted_source(lock.directory) is None or context.is_offline:
+        return options
+    if all(pinned.digest for image in lock.base_images for pinned in image.digests):
+        return options
+    from envspec.operations.lock.assemble import with_known_digests
+    from envspec.operations.lock.complete import lock_files
+
+    lock = await with_known_digests(lock, with_mirrors_of(lock, context))
+    write_folder(options.lock.directory, lock_files(lock))
+    return replace(options, lock=lock, identity=identity(lock))
 
 
 async def with_built(

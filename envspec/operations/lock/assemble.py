@@ -273,6 +273,29 @@ async def read_creation(image: BaseImage, pinned: PinnedDigest, session: Session
     return created if created and created <= started else None
 
 
+async def with_known_digests(lock: Lock, context: Context) -> Lock:
+    """The lock with the digests of its base images that it lacks, from their registries.
+
+    Raises:
+        NetworkError: a registry did not respond, or has no such image.
+    """
+
+    async def known(image: BaseImage | None) -> BaseImage | None:
+        if image is None or not unknown_digests(image):
+            return image
+        found, failure = await with_digests(image, None, context)
+        if failure is not None:
+            raise failure
+        return replace(
+            image, digests=tuple(a if a.digest else b for a, b in zip(image.digests, found.digests, strict=True))
+        )
+
+    own = []
+    for each in lock.platform_cuda:
+        own.append(replace(each, base_image=await known(each.base_image)))
+    return replace(lock, base_image=await known(lock.base_image), platform_cuda=tuple(own))
+
+
 async def with_digests(
     base: BaseImage, before: BaseImage | None, context: Context
 ) -> tuple[BaseImage, NetworkError | None]:
