@@ -310,7 +310,8 @@ async def with_base(options: ImageOptions, context: Context) -> ImageOptions:
     are kept: the next image has the same base.
     """
     lock = options.lock
-    if lock.directory is None or adopted_source(lock.directory) is None or context.is_offline:
+    folder = lock.directory
+    if folder is None or adopted_source(folder) is None or context.is_offline:
         return options
     if all(pinned.digest for image in lock.base_images for pinned in image.digests):
         return options
@@ -318,7 +319,7 @@ async def with_base(options: ImageOptions, context: Context) -> ImageOptions:
     from envspec.operations.lock.complete import lock_files
 
     lock = await with_known_digests(lock, with_mirrors_of(lock, context))
-    write_folder(options.lock.directory, lock_files(lock))
+    write_folder(folder, lock_files(lock))
     return replace(options, lock=lock, identity=identity(lock))
 
 

@@ -123,6 +123,10 @@ PLACES: Final = {
 #: What an example needs beside it.
 _BASE: Final = '[image]\nbase = "docker.io/library/debian:12"\nglibc = "2.36"\npython = "3.11.2"\n'
 BESIDE: Final[Mapping[tuple[str, str], str]] = {
+    **{
+        ("Pip", key): '[pip]\nfrom = "uv.lock"\n'
+        for key in ("extras", "groups", "without_groups", "default_groups", "members")
+    },
     ("Conda", "only"): '[conda]\nchannels = ["conda-forge", "https://conda.example.com/channel"]\n',
     ("Cuda", "platform"): 'platforms = ["linux-64", "linux-aarch64"]\n',
     ("Override", "remove"): '[[pip.overrides]]\nrequirement = "numpy"\n',
