@@ -65,7 +65,7 @@ def read(path: Path, selection: Selection) -> ForeignLock:
         str(lock.get("requires-python", "")),
         tuple(_with_dependents(rows, packages, project, selection)),
         tuple(_left_out(packages, project, selection, {row.name for row in rows})),
-        selection,
+        selection=selection,
     )
 
 
