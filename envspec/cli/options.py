@@ -68,7 +68,7 @@ def compare_with_spec(ctx: click.Context, _param: click.Parameter, value: str | 
     if value is not None and not ctx.resilient_parsing:
         from envspec.lockfile.folder import find_lock
 
-        folder = adopted(ctx, value)
+        folder = adopted(ctx, value, lambda: context_of({}))
         if folder != value:
             return folder
 

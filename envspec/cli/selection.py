@@ -12,6 +12,7 @@ from envspec.cli import output
 from envspec.errors import UsageError
 
 if TYPE_CHECKING:
+    from envspec.context import Context
     from envspec.operations.adopt import Adopted
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -77,7 +78,7 @@ IMAGE: Final = (
 )
 
 
-def adopted(ctx: click.Context, value: str) -> str:
+def adopted(ctx: click.Context, value: str, make_context: Callable[[], Context]) -> str:
     """LOCK as the other commands take it: the folder of the envspec.lock that a lock of another tool gives.
 
     Raises:
@@ -93,12 +94,11 @@ def adopted(ctx: click.Context, value: str) -> str:
                 hint="name a uv.lock, pylock.toml, poetry.lock or a requirements file with hashes, or leave it out",
             )
         return value
-    from envspec.cli.options import context_of
     from envspec.operations.adopt import adopt_lock
 
     named = ctx.params.get("platforms") or ctx.params.get("platform") or ()
     platforms = [named.value] if hasattr(named, "value") else list(named)
-    found = adopt_lock(path, words, context_of({}), platforms)
+    found = adopt_lock(path, words, make_context(), platforms)
     _tell(found)
     return str(found.folder)
 
