@@ -7,6 +7,7 @@ largest logit is further from the next one than rounding can move both, all of t
 from __future__ import annotations
 
 import hashlib
+import importlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,11 @@ _BLOCKS = 2
 _HEAD = 32
 #: Tokens of the prompts: shorter and longer than a kernel's block, and no two the same.
 _PROMPTS = (1, 7, 33, 70)
+#: torch prefers cuDNN's attention on some GPUs, and cuDNN makes a plan for each new length: on an H200 decoding took
+#: 15 s in fp16, and 1 s in fp32, which cuDNN does not support (torch 2.11, cuDNN 9.19, 2026-11). It gets every fifth
+#: length, odd and even ones.
+#: Source: torch, `check_prefer_cudnn_attention` in sdp_utils.cpp, `MHAParams` in cudnn/MHA.cpp.
+_CUDNN_LENGTHS = 5
 #: Keys and values of each block: (batch, heads, tokens, _HEAD).
 _Cache = list[tuple[Any, Any]]
 #: Query, key, value and a mask (None: causal) -> the result.
@@ -76,6 +82,7 @@ class _Model:
 def check(context: CheckContext) -> None:
     """Compare every way and every type of the device with fp64 and attention's formula, without a cache."""
     torch = context.load("torch")
+    importlib.import_module("torch.nn.attention")
     dtypes = float_types(torch, context)
     with torch.no_grad():
         with context.phase("decoding in fp64"):
@@ -87,7 +94,7 @@ def check(context: CheckContext) -> None:
             right = torch.cat([_decode(model, [each], None, is_cached=False) for each in prompts])
         for name, dtype in dtypes.items():
             with context.phase(f"decoding in {name}"):
-                _compare(torch, context, name, make(dtype, partial(_attention, torch)), prompts, right)
+                _compare(torch, context, name, make(dtype, partial(_in_turn, torch)), prompts, right)
         with context.phase("speed"):
             for name, dtype in dtypes.items():
                 _speed(torch, context, name, dtype)
@@ -124,6 +131,15 @@ def _model(torch: Any, context: CheckContext, width: int, dtype: Any, attend: _A
 def _attention(torch: Any, query: Any, key: Any, value: Any, mask: Any) -> Any:
     is_causal = mask is None and query.shape[2] > 1
     return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=is_causal)
+
+
+def _in_turn(torch: Any, query: Any, key: Any, value: Any, mask: Any) -> Any:
+    """By the kernel that torch prefers for some lengths of keys, without cuDNN's for the others."""
+    if key.shape[2] % _CUDNN_LENGTHS == 0:
+        return _attention(torch, query, key, value, mask)
+    kernels = torch.nn.attention.SDPBackend
+    with torch.nn.attention.sdpa_kernel([kernels.FLASH_ATTENTION, kernels.EFFICIENT_ATTENTION, kernels.MATH]):
+        return _attention(torch, query, key, value, mask)
 
 
 def _formula(torch: Any, query: Any, key: Any, value: Any, _: None) -> Any:
