@@ -2,9 +2,9 @@
 
     python -m bench.gpu_coverage [--stand-in PYTHON]
 
-GPUs are those of the receipts in docs/measurements/receipts. The lines that a GPU has come from a run of all checks on
-the stand-in for a GPU of the tests, at the sizes of a GPU; --stand-in makes it again, with the Python of a torch stack
-(six minutes on two cores), and writes bench/results/gpu-stand-in.json.
+GPUs are those of the receipts in docs/measurements/receipts. The lines that a GPU has come from these receipts, and
+from a run of all checks on the stand-in for a GPU of the tests, at the sizes of a GPU; --stand-in makes it again, with
+the Python of a torch stack (six minutes on two cores), and writes bench/results/gpu-stand-in.json.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _HEAD: Final = """\
 
 Which checks, findings and bounds of the [conformance suite](../reference/conformance.md) have run on which GPU.
 `python -m bench.gpu_coverage` writes this page from the receipts in [receipts/](receipts/README.md). A line is a
-finding of a check on one GPU. The list of lines is from a run on the stand-in for a GPU: torch 2.9 reports a GPU, the
-suite uses the sizes of a GPU, and the tensors are on the CPU. It shows that a line runs, not that a GPU computes
-correctly.
+finding of a check on one GPU. The list of lines is from these receipts and from a run on the stand-in for a GPU: torch
+2.9 reports a GPU, the suite uses the sizes of a GPU, and the tensors are on the CPU. It shows that a line runs, not
+that a GPU computes correctly.
 """
 
 
@@ -66,6 +66,9 @@ def page(checks: Iterable[str] = tuple(CHECKS)) -> str:
         (each["check"], CheckFinding(**{**each["finding"], "kind": Kind(each["finding"]["kind"])}))
         for each in stand_in["lines"]
     ]
+    for receipt in receipts:
+        for ran in receipt.checks:
+            seen += [(ran.check, finding) for finding in ran.findings if finding.kind is not Kind.NOT_RUN]
     for check in checks:
         rows: dict[tuple[str, str], None] = {}
         for name, finding in seen:
@@ -79,7 +82,7 @@ def page(checks: Iterable[str] = tuple(CHECKS)) -> str:
     lines += ["", "## Bounds\n", "| bound | formula, K = 1024 | GPUs |", "|---|---|---|"]
     for name, bound in BOUNDS.items():
         limit = bound(1024)
-        used = [each for each in receipts if any(_has(each, limit.formula, limit.source))]
+        used = [each for each in receipts if any(_has(each, name, limit.formula))]
         formula = limit.formula.replace("|", "\\|")
         lines.append(f"| {name} | {formula} | {_names(used)} |")
     lines += ["", "## Shortcuts of the stand-in\n", "| what | how |", "|---|---|"]
@@ -93,8 +96,9 @@ def _why_no_line(check: str, ran: Iterable[str]) -> str:
 
 
 def _line(name: str) -> str:
-    """A finding's name without its numbers, which depend on the machine: `GPU N, memory`."""
-    return re.sub(r"\b\d+(\.\d+)?\b", "N", name).replace("|", "\\|")
+    """A finding's name without its numbers, which depend on the machine: `GPU N, memory`; packages without `-cu12`."""
+    common = re.sub(r"-cu\d\d\b", "", name)
+    return re.sub(r"\b\d+(\.\d+)?\b", "N", common).replace("|", "\\|")
 
 
 def _kind(finding: CheckFinding) -> str:
@@ -110,15 +114,22 @@ def _ran(receipts: Iterable[Receipt], check: str, line: str | None) -> str:
         for found in each.checks
         if found.check == check
         and any(
-            line in (None, _line(re.sub(r"^GPU \d+: ", "", one.name))) and one.kind is not Kind.NOT_RUN
+            line in (None, _line(one.name), _line(re.sub(r"^GPU \d+: ", "", one.name))) and one.kind is not Kind.NOT_RUN
             for one in found.findings
         )
     ]
     return _names(used)
 
 
-def _has(receipt: Receipt, formula: str, source: str) -> Iterable[bool]:
-    return (one.formula == formula and one.source == source for each in receipt.checks for one in each.findings)
+#: First part of a bound's name -> the checks that have it, if it is not the name of one.
+_CHECKS_OF: Final = {"distributed": ("ddp", "fsdp"), "loader": ("dataloader",)}
+
+
+def _has(receipt: Receipt, bound: str, formula: str) -> Iterable[bool]:
+    """Whether each finding of a bound's checks has its formula. Not its source: that changes with each measurement."""
+    subject = bound.partition(".")[0]
+    checks = _CHECKS_OF.get(subject, (subject,))
+    return (one.formula == formula for each in receipt.checks if each.check in checks for one in each.findings)
 
 
 def _names(receipts: Iterable[Receipt]) -> str:

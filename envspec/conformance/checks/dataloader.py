@@ -198,7 +198,7 @@ def _shared_memory(context: CheckContext, torch: Any) -> None:
 
 _SAMPLE_S = 0.05
 _RATE = 0.01
-_UNCALIBRATED = "not judged until it is calibrated on a GPU"
+_UNCALIBRATED = "not judged: too few GPUs have been measured"
 _BUSY = "GPU busy while training"
 
 

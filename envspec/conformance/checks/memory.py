@@ -105,9 +105,9 @@ def _models(torch: Any, context: CheckContext) -> None:
         raise NotRun("torch sees no GPU")
     total = torch.cuda.get_device_properties(0).total_memory
     context.measure("the card's memory", total, "bytes")
-    context.measure("largest model that runs", total / run, "parameters", "bf16 weights and 20 % for everything else")
+    context.measure("largest model that runs", total // run, "parameters", "bf16 weights and 20 % for everything else")
     context.measure(
-        "largest model that can be fine-tuned", total / tune, "parameters", "AdamW in mixed precision, no batch"
+        "largest model that can be fine-tuned", total // tune, "parameters", "AdamW in mixed precision, no batch"
     )
     for count in _MODELS:
         runs, tunes = count * run <= total, count * tune <= total
