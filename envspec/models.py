@@ -141,6 +141,10 @@ class Target(Struct, frozen=True):
     macos: tuple[int, int] | None = None
 
 
+#: The decision that the packages are those of another tool's lock.
+PACKAGES: Final = "packages"
+
+
 class Decision(Struct, frozen=True):
     """A choice that was made, why, and where the fact behind it comes from.
 
@@ -828,6 +832,19 @@ class Lock:
     def is_for_gpus(self) -> bool:
         """Whether the environment needs GPUs: packages may need a driver, or the spec names GPUs."""
         return self.driver is not None or bool(self.gpus) or any(each.driver for each in self.platform_cuda)
+
+    @property
+    def is_adopted(self) -> bool:
+        """Whether the packages are those of another tool's lock, which may override what packages require."""
+        return any(each.what == PACKAGES for each in self.decisions)
+
+    @property
+    def has_folders(self) -> bool:
+        """Whether packages are folders that are not built yet."""
+        for part in self.resolutions:
+            if any(each.file.index == LOCAL and each.built is None for each in part.packages):
+                return True
+        return False
 
     @property
     def base_images(self) -> tuple[BaseImage, ...]:

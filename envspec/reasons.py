@@ -86,6 +86,7 @@ WORDS: Final[Mapping[str, str]] = {
     "python-newest-build": "the newest patch of the series with a standalone build",
     "python-newest-build-by": "the newest patch of the series with a standalone build of {day} (as_of) or earlier",
     "python-oldest-build": "no standalone build of {day} (as_of) or earlier is known: the oldest known, of {built}",
+    "packages-of-lock": "the spec takes them as they are there; nothing is resolved",
     "glibc-of-place": "the glibc there bounds the wheels that it can load",
     "glibc-of-base": "the custom base's own glibc bounds the wheels that it can load",
     "glibc-of-system": "the glibc of {os} bounds the wheels that it can load",

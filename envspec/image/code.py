@@ -21,7 +21,7 @@ from envspec.image.layers.types import Entry, EntryKind, InMemory
 from envspec.image.services import in_order, key_of, owner_of, workdir_path
 from envspec.io.archives import parents_of, path_problem
 from envspec.io.files import project_files, read_untrusted, tree_sha256
-from envspec.models import EDITABLE, WHEEL, Lock
+from envspec.models import EDITABLE, LOCAL, WHEEL, Lock
 from envspec.names import normalised
 from envspec.spec.document import PYPROJECT, in_project, project_of
 from envspec.spec.owner import adopted_source, find_spec_of, has_lock_called
@@ -93,6 +93,11 @@ def code_key(lock: Lock) -> str:
         keys.append(tree_sha256(folder))
     elif lock.image.project == EDITABLE:
         keys.append(tree_sha256(folder / PYPROJECT))
+    for part in lock.resolutions:
+        for package in part.packages:
+            of_package = folder / (package.file.url or "")
+            if package.file.index == LOCAL and package.built is None and of_package.is_dir():
+                keys.append(tree_sha256(of_package))
     return " ".join(keys)
 
 

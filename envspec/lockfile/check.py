@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from envspec import documents
+from envspec.documents import table_of
 from envspec.errors import StaleLock, UsageError
 from envspec.lockfile.folder import read_current, state
 from envspec.lockfile.header import LOCK_FILE, DamagedLock, Header, NewerFormat, pins_sha256, verify_checksum
 from envspec.names import FILE_NAME
 from envspec.spec.document import DEPENDENCIES_FROM
-from envspec.spec.identity import input_sha256, read_document
+from envspec.spec.identity import PACKAGES_SHA256, input_sha256, read_document
 from envspec.spec.logins import login_warnings
 from envspec.spec.owner import TWO_SPECS, other_owner, path_from_lock
 from envspec.spec.variants import BASE, Merged, base_directory, document_of
@@ -157,7 +158,11 @@ def _base_reasons(base: Path, lock_dir: Path, header: Header) -> list[StaleReaso
 def _changed(data: Mapping[str, Any], variant: str, spec_path: Path, lock_dir: Path, header: Header) -> StaleReason:
     other = other_owner(header.spec, header.name, spec_path, lock_dir)
     if other is None:
-        sources = document_of(data, variant).get(DEPENDENCIES_FROM)
+        document = document_of(data, variant)
+        if PACKAGES_SHA256 in table_of(document, "pip"):
+            changed = f"{spec_path}, or what it takes from another tool's lock, has changed since it was locked"
+            return StaleReason(StaleCause.SPEC, changed)
+        sources = document.get(DEPENDENCIES_FROM)
         of_sources = f", or a line that it reads from pyproject.toml ({', '.join(sources)})," if sources else ""
         return StaleReason(StaleCause.SPEC, f"{spec_path}{of_sources} has changed since it was locked")
     return StaleReason(StaleCause.SPEC, f"{lock_dir} is the lock of {other}", TWO_SPECS)
@@ -225,7 +230,8 @@ def _changed_projects(lock: Mapping[str, Any], folder: Path) -> Iterator[tuple[s
     for name, url in local.items():
         address, _, sha256 = url.partition("#sha256=")
         path = local_path(address, folder)
-        if path.exists() and tree_sha256(path) != sha256:
+        # One that is not built yet has no hash.
+        if sha256 and path.exists() and tree_sha256(path) != sha256:
             yield name, address
 
 

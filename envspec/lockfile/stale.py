@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from envspec.documents import table_of
 from envspec.errors import StaleLock, UsageError
 from envspec.lockfile.folder import read_current
 from envspec.lockfile.header import LOCK_FILE, Header, verify_checksum
 from envspec.spec.document import DEPENDENCIES_FROM
-from envspec.spec.identity import input_sha256, read_document
+from envspec.spec.identity import PACKAGES_SHA256, input_sha256, read_document
 from envspec.spec.owner import LOCKS, find_spec_of
 from envspec.spec.variants import BASE, base_directory, document_of, lock_name, variant_called
 
@@ -58,8 +59,11 @@ def _compared(header: Header, spec: Path, directory: Path) -> StaleLock | None:
             is_usual = base.absolute() == Path(LOCKS, lock_name(document, BASE)).absolute()
             if not is_usual:
                 command += f" --output {base}"
-            if DEPENDENCIES_FROM in document_of(document, variant):
+            own = document_of(document, variant)
+            if DEPENDENCIES_FROM in own:
                 change = f"{spec}, or a pyproject.toml that it reads, has changed since it was locked"
+            elif PACKAGES_SHA256 in table_of(own, "pip"):
+                change = f"{spec}, or what it takes from another tool's lock, has changed since it was locked"
     except (ValueError, LookupError, TypeError, AttributeError):
         # It was a valid spec when it was locked: it has changed.
         pass

@@ -76,6 +76,8 @@ def adopt_lock(path: Path, words: Mapping[str, Any], context: Context, platforms
     found = read_lock(path, selection_of(pip))
     _check_torch(found)
     document = _document(path, own, words, found)
+    if _is_built(project, found):
+        document.setdefault("image", {}).setdefault("project", "wheel")
     document["pip"] = pip
     if platforms:
         document["env"]["platforms"] = sorted(platforms)
@@ -103,6 +105,14 @@ def _project(path: Path) -> dict[str, Any]:
         return documents.read_toml(beside)
     except ValueError as error:
         raise UsageError(f"{beside}: {error}", hint="correct it") from error
+
+
+def _is_built(project: Mapping[str, Any], found: ForeignLock) -> bool:
+    """Whether the project beside a lock is one that can be installed, and is meant."""
+    name = table_of(project, "project").get("name")
+    is_meant = isinstance(name, str) and normalised(name) == found.name
+    is_package = table_of(project, "tool", "uv").get("package", "build-system" in project)
+    return is_meant and is_package is True
 
 
 def _pip(path: Path, own: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 from packaging.requirements import Requirement as Pep508
+from packaging.utils import parse_wheel_filename
 
 from envspec.base_image.cuda import NoSuchImage, Release
 from envspec.base_image.plan import choose_image, custom_image
@@ -30,7 +31,7 @@ from envspec.build.types import (
 from envspec.build.wheel import build_wheel, check_copy, folder_source, git_source, sdist_source
 from envspec.context import SILENT, Step
 from envspec.diagnostics.machine import this_platform
-from envspec.errors import NetworkError, OfflineMiss, StaleLock, UnfitMachine
+from envspec.errors import NetworkError, OfflineMiss, StaleLock, UnfitMachine, UsageError
 from envspec.facts import Facts
 from envspec.facts.tables import load_facts
 from envspec.fetch.download import Downloads
@@ -486,6 +487,33 @@ def _check_indexes(lock: Lock, of: str) -> None:
             )
 
 
+def _with_wheel(package: Package, wheel: BuiltWheel) -> Package:
+    """The package with its wheel; of a commit or a folder that was not built before, its file and version are the
+    wheel's.
+    """
+    if package.file.index not in {GIT, LOCAL}:
+        return replace(package, built=wheel)
+    file = replace(package.file, filename=wheel.filename, sha256=wheel.sha256, size_bytes=wheel.size_bytes)
+    return replace(package, version=str(parse_wheel_filename(wheel.filename)[1]), file=file, built=wheel)
+
+
+async def _folder(lock: Lock, package: Package) -> BuildSource:
+    """The folder of a package, in the lock's project.
+
+    Raises:
+        UsageError: it is not there.
+    """
+    from envspec.image.code import project_folder
+
+    folder = project_folder(lock) / (package.file.url or "")
+    if not folder.is_dir():
+        raise UsageError(
+            f"{package.name} is the folder {package.file.url} of the project, and it is not there",
+            hint="use a whole copy of the project",
+        )
+    return folder_source(folder, await asyncio.to_thread(tree_sha256, folder))
+
+
 class Builds:
     """The builds of one lock."""
 
@@ -542,7 +570,7 @@ class Builds:
                     request = replace(request, compilers=Compilers.LOCAL)
                 made = await self._first_build(request, each, part, python)
                 found[made.wheel.sha256] = made.path
-                packages[number] = replace(each, built=made.wheel)
+                packages[number] = _with_wheel(each, made.wheel)
         return replace(part, packages=tuple(packages)), found
 
     async def _record_one(self, at: int, part: Resolution) -> Resolution:
@@ -551,7 +579,7 @@ class Builds:
         made = await self._first_build(request, package, part)
         digest = await asyncio.to_thread(record_digest, made.path)
         packages, builds = list(part.packages), list(part.builds)
-        packages[at] = replace(package, built=made.wheel, record_sha256=digest, unbuilt=None)
+        packages[at] = replace(_with_wheel(package, made.wheel), record_sha256=digest, unbuilt=None)
         for number, settings in enumerate(builds):
             if request.environment and settings.name == package.name:
                 builds[number] = replace(settings, compiler=request.environment.compiler)
@@ -611,7 +639,8 @@ class Builds:
         if file.index not in {DIRECT_URL, GIT}:
             as_of = max(as_of, self._cutoffs.get(package.name, as_of))
         environment = await self._environment(package, part)
-        if file.index == LOCAL:
+        is_adopted_source = package.unbuilt is Unbuilt.LOCKED and file.index in {GIT, LOCAL}
+        if file.index == LOCAL and not is_adopted_source:
             raise NetworkError(
                 f"{of} was built of the folder {(file.url or '').partition('#')[0]}, and its wheel is not here",
                 hint=f"set {BUILT_WHEELS} to the `archives` folder of the cache where it was locked, or a copy",
@@ -621,11 +650,13 @@ class Builds:
             address, context = read_git(file.url or ""), self._context
             named = self._with_ref(package.name, address)
             source = git_source(named, address.ref, context.environ, context.connectivity)
+        elif file.index == LOCAL:
+            source = await _folder(lock, package)
         # The spec allows compilers for what it names by its URL.
         is_pure_only = package.unbuilt and file.index != DIRECT_URL
         return BuildRequest(
             package.name,
-            package.version,
+            None if is_adopted_source else package.version,
             part.target,
             as_of,
             source,

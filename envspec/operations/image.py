@@ -275,7 +275,7 @@ async def identify(options: ImageOptions, context: Context) -> Lock:
 
 async def _build(options: ImageOptions, destinations: Destinations, context: Context) -> Built:
     outputs.check_outputs(destinations.tar, destinations.layout)
-    options = await with_built(await with_base(options, context), context)
+    options = await completed(options, context)
     async with ImageSession(options, context) as session:
         assembled = await session.build()
         images = tuple(each.image for each in assembled)
@@ -305,7 +305,18 @@ def _is_unbuilt(package: Package) -> bool:
     return package.unbuilt is not None
 
 
-async def with_base(options: ImageOptions, context: Context) -> ImageOptions:
+def _wanted(lock: Lock) -> Callable[[Package], bool]:
+    """Which sources are built for an image: of another tool's lock also what is compiled, since nothing records it."""
+    is_adopted = lock.directory is not None and adopted_source(lock.directory) is not None
+    return lacks_wheel if is_adopted else _is_unbuilt
+
+
+async def completed(options: ImageOptions, context: Context) -> ImageOptions:
+    """The options with all that an image needs and the lock has not: see `_with_base` and `with_built`."""
+    return await with_built(await _with_base(options, context), context, _wanted(options.lock))
+
+
+async def _with_base(options: ImageOptions, context: Context) -> ImageOptions:
     """The options with the digests of the bases, for the lock of another tool: no network was used to adopt it. They
     are kept: the next image has the same base.
     """

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 #: Part of every key: increase it if the same lock would give another image.
 FORM: Final = 3
-#: In a lock whose image contains code that is not of the lock, and perhaps in others.
-_OF_CODE: Final = (b"\nproject = ", b"\ncopy = ")
+#: In a lock whose image contains code that is not of the lock, and perhaps in others: of the project, and of folders
+#: that another tool's lock names.
+_OF_CODE: Final = (b"\nproject = ", b"\ncopy = ", b'\nunbuilt = "locked"')
 
 
 class CachedIds(Struct, frozen=True):
@@ -78,7 +79,7 @@ class ImageRequest:
         where = self._platforms or ("this machine's", machine.system(), machine.machine())
         pyc = "pyc" if self._bytecode else "no-pyc"
         values = [FORM, VERSION, document, *where, pyc, self._compression]
-        if _has_code(body):
+        if _has_code(body) and (self.lock.image.has_code or self.lock.has_folders):
             from envspec.image.code import code_key
 
             values.append(code_key(self.lock))

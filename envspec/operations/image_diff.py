@@ -11,7 +11,7 @@ from envspec.image.diff import ComparedImage, ImageDiff, compared_image, diff_im
 from envspec.image.options import ImageOptions, ImageStage
 from envspec.io.tasks import run_interruptible
 from envspec.models import Lock, Platform
-from envspec.operations.image import ImageSession, with_built, with_mirrors_of
+from envspec.operations.image import ImageSession, completed, with_mirrors_of
 from envspec.operations.image_source import FoundImage, NoImage, is_in_a_registry, open_image, read_path
 from envspec.operations.session import Session
 from envspec.registry.reference import parse
@@ -88,7 +88,7 @@ async def _build_lock(name: str, lock: Lock, platform: Platform, context: Contex
     if not locked:
         raise NoImage(name, "it has no linux platform")
     chosen = platform if platform in locked else locked[0]
-    options = await with_built(ImageOptions(lock, identity(lock), (chosen,)), context)
+    options = await completed(ImageOptions(lock, identity(lock), (chosen,)), context)
     async with ImageSession(options, context) as session:
         [assembled] = await session.build()
     image = assembled.image

@@ -47,7 +47,7 @@ async def project_wheel(lock: Lock, identity: str, part: Resolution, session: Se
     package = Package(name, version, WheelFile(LOCAL, wheel.filename, wheel.sha256, wheel.size_bytes), (), built=wheel)
     checked = JsonCache(session.context.cache / "image-known")
     key = hashlib.sha256(f"project {identity} {part.target.platform.value} {wheel.sha256}".encode()).hexdigest()
-    if checked.read(key) is None:
+    if not lock.is_adopted and checked.read(key) is None:
         await asyncio.to_thread(_check_requirements, package, path, lock, part)
         with suppress(CacheError):
             checked.write(key, "its requirements are in the lock")

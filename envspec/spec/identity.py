@@ -74,6 +74,8 @@ def whole_document(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
     return spec
 
 
+#: In [pip] of a whole document: the hash of what is selected of another tool's lock.
+PACKAGES_SHA256: Final = "packages_sha256"
 #: Keys of [pip] that say which packages of another tool's lock are meant: other words may mean the same ones.
 _SELECTED: Final = frozenset({"from", "extras", "groups", "without_groups", "default_groups", "members"})
 
@@ -89,7 +91,7 @@ def _with_packages(table: Any, pip: Mapping[str, Any], folder: Path) -> dict[str
     with suppress(OSError, ValueError, TypeError, UsageError):
         digest = rows_sha256(read_lock(folder / pip["from"], selection_of(pip)).rows)
     rest = {key: value for key, value in documents.table_of(table, "pip").items() if key not in _SELECTED}
-    return {**table, "pip": {**rest, "packages_sha256": digest}}
+    return {**table, "pip": {**rest, PACKAGES_SHA256: digest}}
 
 
 def _names_list(table: object) -> bool:

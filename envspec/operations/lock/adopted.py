@@ -15,12 +15,25 @@ from envspec.adopt import read_lock
 from envspec.adopt.rows import ForeignLock, LockedFile, Row, newest_upload
 from envspec.errors import NoSolution
 from envspec.facts import Facts
-from envspec.models import DEFAULT_INDEX, GIT, LOCAL, Package, Resolution, Target, Unbuilt, WheelFile
+from envspec.models import (
+    DEFAULT_INDEX,
+    GIT,
+    LOCAL,
+    PACKAGES,
+    Decision,
+    Package,
+    Resolution,
+    Target,
+    Unbuilt,
+    WheelFile,
+)
 from envspec.names import SDIST
+from envspec.reasons import reason
 from envspec.resolve.pypi.index.selection import TagRanks
 from envspec.spec import Spec
 from envspec.spec.errors import RefusedValues
 from envspec.spec.targets import marker_environment, wheel_tags
+from envspec.structs import replace
 
 #: Problems in a message, and tags in one of them.
 _MOST: Final = 8
@@ -53,6 +66,11 @@ def time_of(found: ForeignLock, facts: Facts) -> datetime:
         return newest
     day = datetime.strptime(max(row.build for row in facts.pythons), "%Y%m%d")  # noqa: DTZ007 (a day of UTC)
     return day.replace(tzinfo=timezone.utc)
+
+
+def decision_of(spec: Spec) -> Decision:
+    """That the packages are those of another tool's lock."""
+    return Decision(PACKAGES, spec.pip.source or "", (reason("packages-of-lock"),), "the spec: pip.from")
 
 
 def adopted_packages(found: ForeignLock, target: Target, spec: Spec) -> Resolution:
@@ -88,6 +106,28 @@ def adopted_packages(found: ForeignLock, target: Target, spec: Spec) -> Resoluti
             "wrote it",
         )
     return Resolution(target, tuple(packages[name] for name in sorted(packages)))
+
+
+def with_adopted(locked: Resolution, target: Target, spec: Spec, spec_path: Path) -> Resolution:
+    """A locked resolution with the packages that another tool's lock has now; what builds and wheels have shown of the
+    same files stays.
+
+    Raises:
+        As `read_adopted` and `adopted_packages`.
+    """
+    found = adopted_packages(read_adopted(spec, spec_path), target, spec)
+    before = {each.name: each for each in locked.packages}
+    packages = []
+    for each in found.packages:
+        old = before.get(each.name)
+        is_source = each.file.index in (GIT, LOCAL)
+        if old is not None and is_source and (old.file.index, old.file.url) == (each.file.index, each.file.url):
+            packages.append(old)
+        elif old is not None and old.file == each.file:
+            packages.append(replace(old, required_by=each.required_by, version=each.version, uploaded=each.uploaded))
+        else:
+            packages.append(each)
+    return replace(locked, packages=tuple(packages))
 
 
 class _Unusable(ValueError):

@@ -43,6 +43,7 @@ from envspec.models import (
 )
 from envspec.names import COMMIT, normalised
 from envspec.operations.build_settings import with_builds
+from envspec.operations.lock.adopted import decision_of, read_adopted, time_of, with_adopted
 from envspec.operations.lock.complete import complete, conda_decisions, installed_on
 from envspec.operations.lock_state import (
     CondaResult,
@@ -100,7 +101,7 @@ def expected_lock(lock: Lock, spec: Spec, facts: Facts, request: LockRequest, ba
     Raises:
         NoSolution, UsageError, ValueError: no such packages can be locked for this spec, with these facts.
     """
-    as_of = _as_of(lock, spec, base)
+    as_of = _as_of(lock, spec, facts, request, base)
     ages = _ages(lock, spec, as_of)
     locked = {part.target.platform: part for part in lock.resolutions}
     found = _found_environments(lock, spec, facts, request)
@@ -116,10 +117,15 @@ def expected_lock(lock: Lock, spec: Spec, facts: Facts, request: LockRequest, ba
     if spec.pip.dependencies:
         requests = {part.target.platform: requesting.request_for(part) for part in parts}
     decisions = [*of_targets, *conda_decisions(spec, facts)]
+    if spec.pip.source:
+        decisions.append(decision_of(spec))
     resolutions: list[Resolution] = []
     for part in parts:
         platform = part.target.platform
-        made = _with_packages(part, requests.get(platform))
+        if spec.pip.source:
+            made = with_adopted(part, part.target, spec, request.spec_path)
+        else:
+            made = _with_packages(part, requests.get(platform))
         made = _with_conda(made, spec, facts, Cutoffs(as_of, {}))
         made = _on_top(made, found.get(platform))
         made = _with_builds(made, spec, facts)
@@ -149,9 +155,11 @@ def expected_lock(lock: Lock, spec: Spec, facts: Facts, request: LockRequest, ba
     return ExpectedLock(replace(completed, facts=lock.facts, system=system, images=images), requests)
 
 
-def _as_of(lock: Lock, spec: Spec, base: Lock | None) -> datetime:
+def _as_of(lock: Lock, spec: Spec, facts: Facts, request: LockRequest, base: Lock | None) -> datetime:
     if base is not None:
         return base.as_of
+    if spec.pip.source:
+        return time_of(read_adopted(spec, request.spec_path), facts)
     return spec.env.as_of if isinstance(spec.env.as_of, datetime) else lock.as_of
 
 

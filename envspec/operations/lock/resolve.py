@@ -59,6 +59,10 @@ def resolve(state: LockState, hints: Hints = Hints.NONE) -> Resolved:
     targets, decisions = targets_of(state.spec, state.facts, state.as_of, conda.pythons, given)
     of_pypi = [name for name in state.upgraded if name not in of_conda]
     pypi = _pypi(state, targets, conda, of_pypi, hints)
+    if state.spec.pip.source:
+        from envspec.operations.lock.adopted import decision_of
+
+        decisions = (*decisions, decision_of(state.spec))
     return Resolved(state, decisions, conda, pypi)
 
 
