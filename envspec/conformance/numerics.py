@@ -453,16 +453,19 @@ def _failed_command(error: BaseException) -> str:
 
     Triton does not read what it prints: it is in the check's output.
     """
-    for each in error_chain(error):
-        # InductorError has no cause: torch 2.11 raises it `from None`.
-        inner = getattr(each, "inner_exception", each)
-        if not isinstance(inner, subprocess.CalledProcessError):
+    chain = list(error_chain(error))
+    # InductorError has no cause: torch 2.11 raises it `from None`.
+    inner = getattr(chain[-1], "inner_exception", None)
+    if inner is not None:
+        chain += error_chain(inner)
+    for each in chain:
+        if not isinstance(each, subprocess.CalledProcessError):
             continue
-        words = inner.cmd.split() if isinstance(inner.cmd, str) else inner.cmd
-        printed = inner.stderr or inner.output or ""
+        words = each.cmd.split() if isinstance(each.cmd, str) else each.cmd
+        printed = each.stderr or each.output or ""
         if isinstance(printed, bytes):
             printed = printed.decode(errors="replace")
-        texts = [f"the compiler {words[0]} failed with exit status {inner.returncode}", _telling(lines_of(printed))]
+        texts = [f"the compiler {words[0]} failed with exit status {each.returncode}", _telling(lines_of(printed))]
         return ": ".join(filter(None, texts))[:_MAX_CHARACTERS]
     return ""
 

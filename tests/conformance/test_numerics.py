@@ -122,6 +122,11 @@ class _InductorError(RuntimeError):
         self.inner_exception = inner_exception
 
 
+def _because(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
 _TRITON = [
     "/usr/bin/gcc",
     "/tmp/scratch/cuda_utils.c",
@@ -139,6 +144,10 @@ _FAILED = "the compiler /usr/bin/gcc failed with exit status 1"
     [
         (_InductorError(subprocess.CalledProcessError(1, _TRITON)), _FAILED),
         (subprocess.CalledProcessError(1, " ".join(_TRITON)), _FAILED),
+        (
+            _InductorError(_because(RuntimeError("C++ compile error"), subprocess.CalledProcessError(1, _TRITON))),
+            _FAILED,
+        ),
         (
             subprocess.CalledProcessError(1, _TRITON, b"a note\ngcc: fatal error: cannot execute 'as'\nstopped.\n"),
             f"{_FAILED}: gcc: fatal error: cannot execute 'as'",
