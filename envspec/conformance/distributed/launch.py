@@ -36,7 +36,7 @@ from envspec.conformance.cputime import slowdown
 from envspec.conformance.events import CheckContext, ProcessEvents
 from envspec.conformance.processes import GRACE_S, RUN, die_with_parent, signal_name
 from envspec.conformance.request import Nodes
-from envspec.conformance.results import NotRun, dumps
+from envspec.conformance.results import Cause, NotRun, dumps
 from envspec.conformance.text import counted
 
 _FAILURES, _LAUNCH = "failures.json", "launch.json"
@@ -114,6 +114,10 @@ def rank_names(ranks: Sequence[int]) -> str:
 
 class RankFailed(Exception):
     """A rank or a node failed; which one, and how."""
+
+
+class RankOutOfMemory(RankFailed, MemoryError):
+    """A rank failed since memory of its machine or GPU ran out."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +199,10 @@ class Launched:
         # The folder does not outlive the check, its output does.
         lines = "\n".join(nccl_logs(self.folder)).splitlines()
         print("\n".join(line for line in lines if "NCCL WARN" in line))
-        raise RankFailed(_failure(self.launch, ranks, failures, status))
+        failed = RankFailed
+        if any(each.raised and each.raised[0] == Cause.OUT_OF_MEMORY.value for each in ranks.values()):
+            failed = RankOutOfMemory
+        raise failed(_failure(self.launch, ranks, failures, status))
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ from envspec.conformance.distributed.training import Trainee, digest
 from envspec.conformance.events import EventWriter
 from envspec.conformance.numerics import elements
 from envspec.conformance.processes import die_with_parent, exit_now
-from envspec.conformance.results import Cause, error_text
+from envspec.conformance.results import Cause, error_text, is_out_of_memory
 
 _BEAT_S = 1.0
 #: Without a new heartbeat for this long a node counts as lost.
@@ -179,7 +179,8 @@ def _run(launch: Launch, folder: Path, log: EventWriter) -> int:
     except Exception as error:
         traceback.print_exc()
         text = error_text(error)
-        log.write("raised", [Cause.RAISED, text])
+        cause = Cause.OUT_OF_MEMORY if is_out_of_memory(error) else Cause.RAISED
+        log.write("raised", [cause, text])
         if heartbeat:
             heartbeat.fail(f"rank {os.environ['RANK']} raised in the phase {log.current!r}: {text}")
         return _FAILED
