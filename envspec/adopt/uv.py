@@ -27,10 +27,9 @@ from envspec.names import normalised
 from envspec.verifier.regular import read_regular
 
 PYPROJECT: Final = "pyproject.toml"
-#: The project itself is the last layer of an image, not a row.
 _EXPORT: Final = (
     *("export", "--frozen", "--offline", "--no-config", "--format", "requirements.txt", "--no-hashes"),
-    *("--no-header", "--no-annotate", "--no-emit-project"),
+    *("--no-header", "--no-annotate"),
 )
 #: Kinds of sources that are folders; a virtual one is not installed.
 _FOLDERS: Final = ("editable", "directory", "virtual")
@@ -58,7 +57,7 @@ def read(path: Path, selection: Selection) -> ForeignLock:
     packages = [_Package(each) for each in list_of(lock, "package") if isinstance(each, Mapping)]
     project = _project(packages, selection, path)
     _check_names(project, selection, path)
-    rows = sorted(_rows(path, _exported(path, selection), packages), key=lambda row: row.name)
+    rows = sorted(_rows(path, _exported(path, selection, project), packages), key=lambda row: row.name)
     return ForeignLock(
         path,
         project.name,
@@ -131,8 +130,11 @@ def _check_names(project: _Package, selection: Selection, path: Path) -> None:
     stated = {normalised(str(each)) for each in list_of(project.table, "metadata", "provides-extras")}
     for name in selection.extras:
         if name != ALL and name not in {*stated, *project.extras}:
-            there = f"its extras: {_joined(project.extras) or 'none'}; its groups: {_joined(project.groups) or 'none'}"
-            raise UsageError(f"{path}: {project.name} has no extra {name}", hint=there)
+            raise UsageError(f"{path}: {project.name} has no extra {name}", hint=_choices(project))
+
+
+def _choices(project: _Package) -> str:
+    return f"its extras: {_joined(project.extras) or 'none'}; its groups: {_joined(project.groups) or 'none'}"
 
 
 def _joined(names: Collection[str]) -> str:
@@ -143,6 +145,9 @@ def _words(selection: Selection) -> Iterator[str]:
     """uv's words for a selection."""
     if not selection.default_groups:
         yield "--no-default-groups"
+    if not selection.members:
+        # The project itself is the last layer of an image.
+        yield "--no-emit-project"
     for option, names in (("extra", selection.extras), ("group", selection.groups), ("package", selection.members)):
         if ALL in names:
             yield f"--all-{option}s"
@@ -154,7 +159,7 @@ def _words(selection: Selection) -> Iterator[str]:
         yield from ("--no-dev",) if name == "dev" else ("--no-group", name)
 
 
-def _exported(path: Path, selection: Selection) -> list[str]:
+def _exported(path: Path, selection: Selection, project: _Package) -> list[str]:
     """The lines of `uv export`, without a network, an interpreter or settings of this machine."""
     import uv
 
@@ -165,7 +170,7 @@ def _exported(path: Path, selection: Selection) -> list[str]:
     )
     if done.returncode != 0:
         problem = done.stderr.strip().removeprefix("error: ")
-        raise UsageError(f"{path}: uv can't read it: {problem}", hint="`uv export --frozen` says the same there")
+        raise UsageError(f"{path}: uv can't read it: {problem}", hint=_choices(project))
     return done.stdout.splitlines()
 
 
@@ -185,7 +190,7 @@ def _rows(path: Path, lines: Sequence[str], packages: Sequence[_Package]) -> Ite
             package = by_folder.get(os.path.normpath(address))
             if package is None:
                 raise UsageError(f"{path}: it has no package in the folder {address}", hint="run `uv lock`")
-            if "virtual" not in package.source:
+            if "virtual" not in package.source and package.folder != ".":
                 yield Row(package.name, package.version, LOCAL, marker=marker.strip(), source=package.folder or "")
             continue
         requirement = Requirement(text)
