@@ -144,5 +144,5 @@ def rows_sha256(rows: Iterable[Row]) -> str:
     values = []
     for row in rows:
         files = sorted((each.filename, each.sha256) for each in row.files)
-        values.append((row.name, row.version, row.index, row.marker, row.source, files))
+        values.append((row.name, row.version, row.index, row.marker, row.source, files, sorted(row.hashes)))
     return hashlib.sha256(json.dumps(sorted(values)).encode()).hexdigest()

@@ -1,7 +1,7 @@
 """A lock of another tool as LOCK of any command: an envspec.lock in the cache, made of it as `envspec lock` makes one.
 
-Nothing is resolved, and no network is used. The spec is the project's [tool.envspec], if there is one, with `[pip]
-from` and what the command line names.
+Nothing is resolved. No network is used, unless the lock has neither names nor addresses of its files. The spec is the
+project's [tool.envspec], if there is one, with `[pip] from` and what the command line names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from envspec import documents
 from envspec.adopt import is_foreign, read_lock, selection_of
 from envspec.adopt.rows import ForeignLock
-from envspec.context import Connectivity, Context
+from envspec.context import Context
 from envspec.data import facts_version
 from envspec.documents import table_of
 from envspec.errors import UsageError
@@ -31,7 +31,6 @@ from envspec.names import normalised
 from envspec.operations.lock_state import LockRequest
 from envspec.spec.document import PYPROJECT
 from envspec.spec.owner import ADOPTED, SOURCE_FILE
-from envspec.structs import replace
 from envspec.version import VERSION
 
 #: Tables of [tool.envspec] that count beside another tool's lock; of [pip], these keys.
@@ -87,9 +86,8 @@ def adopt_lock(path: Path, words: Mapping[str, Any], context: Context, platforms
     if not (folder / LOCK_FILE).is_file():
         from envspec.operations.lock.stages import compile_lock
 
-        offline = replace(context, connectivity=Connectivity.OFFLINE)
         request = LockRequest(path, folder, text=text, is_adopted=True)
-        files = compile_lock(request, None, offline, None, None).files
+        files = compile_lock(request, None, context, None, None).files
         folder.mkdir(parents=True, exist_ok=True)
         (place / SOURCE_FILE).write_text(str(path), encoding="utf-8")
         write_folder(folder, files)

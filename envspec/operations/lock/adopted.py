@@ -115,10 +115,11 @@ def with_adopted(locked: Resolution, target: Target, spec: Spec, spec_path: Path
     Raises:
         As `read_adopted` and `adopted_packages`.
     """
-    found = adopted_packages(read_adopted(spec, spec_path), target, spec)
     before = {each.name: each for each in locked.packages}
+    found = read_adopted(spec, spec_path)
+    rows = tuple(_with_known_file(row, before.get(row.name)) for row in found.rows)
     packages = []
-    for each in found.packages:
+    for each in adopted_packages(replace(found, rows=rows), target, spec).packages:
         old = before.get(each.name)
         is_source = each.file.index in (GIT, LOCAL)
         if old is not None and is_source and (old.file.index, old.file.url) == (each.file.index, each.file.url):
@@ -128,6 +129,15 @@ def with_adopted(locked: Resolution, target: Target, spec: Spec, spec_path: Path
         else:
             packages.append(each)
     return replace(locked, packages=tuple(packages))
+
+
+def _with_known_file(row: Row, locked: Package | None) -> Row:
+    """A row that has hashes alone, with the file that was locked, if that is one of them."""
+    if row.files or locked is None or locked.file.sha256 not in row.hashes:
+        return row
+    file = locked.file
+    known = LockedFile(file.filename, file.url, file.sha256, file.size_bytes, locked.uploaded)
+    return replace(row, index=file.index, files=(known,))
 
 
 class _Unusable(ValueError):

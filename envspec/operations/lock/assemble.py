@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from envspec.base_image.apt import follows_base, newest_archive
 from envspec.base_image.libraries import library_warnings
-from envspec.context import Context
+from envspec.context import Connectivity, Context
 from envspec.errors import NetworkError
 from envspec.facts import Facts
 from envspec.io.tasks import run_interruptible
@@ -81,9 +81,11 @@ def assemble(packages: Resolved) -> Lock:
     def pinned(image: BaseImage) -> BaseImage:
         locked = old.on(image.digests[0].platform).base_image if old else None
         # A base whose packages were read has the digests by which it was.
-        with_all, failure = run_interruptible(with_digests(image, state.beneath.image or locked, context))
+        # Of another tool's lock, the recorded digests: the next machine has the same.
+        asking = replace(context, connectivity=Connectivity.OFFLINE) if state.request.is_adopted else context
+        with_all, failure = run_interruptible(with_digests(image, state.beneath.image or locked, asking))
         if follows_base(spec):
-            with_all = run_interruptible(_with_creation(with_all, state.started, context))
+            with_all = run_interruptible(_with_creation(with_all, state.started, asking))
         if failure is not None:
             failures[with_all] = failure
         return with_all

@@ -94,8 +94,9 @@ def _pypi(
 ) -> PypiResult:
     if state.spec.pip.source:
         from envspec.operations.lock.adopted import adopted_packages, read_adopted
+        from envspec.operations.lock.listed_files import with_listed_files
 
-        found = read_adopted(state.spec, state.request.spec_path)
+        found = with_listed_files(read_adopted(state.spec, state.request.spec_path), state)
         return PypiResult(tuple(adopted_packages(found, target, state.spec) for target in targets))
     if not state.spec.pip.dependencies:
         return PypiResult(tuple(Resolution(target, ()) for target in targets))
