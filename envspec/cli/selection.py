@@ -19,6 +19,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 #: In the context of click: key of a spec, by table -> value of an option.
 _META: Final = "envspec.selection"
+#: In the context of click: the options that select, as they are written.
+_GIVEN: Final = "envspec.selection.given"
 _ALL: Final = "*"
 _SELECTING: Final = "of a lock of another tool"
 
@@ -26,9 +28,10 @@ _SELECTING: Final = "of a lock of another tool"
 def _keep(table: str, key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     """A callback that keeps an option's value for the argument LOCK, which is read after all options of this kind."""
 
-    def keep(ctx: click.Context, _param: click.Parameter, value: Any) -> None:
+    def keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         if value in (None, False, ()):
             return
+        ctx.meta.setdefault(_GIVEN, []).append(param.opts[0])
         values = ctx.meta.setdefault(_META, {}).setdefault(table, {})
         if value is True and key != "default_groups":
             value = (_ALL,)
@@ -69,6 +72,13 @@ IMAGE: Final = (
     _option("--driver", key="driver", table="cuda", metavar="V", help_text="The oldest driver that must run it."),
     _option("--base", key="base", table="image", metavar="REF", help_text="A base image of your own."),
     _option(
+        "--compiler",
+        key="compiler",
+        table="image",
+        type=click.Choice(("auto", "apt", "none")),
+        help_text="none: no C compiler, so no torch.compile, and no container engine to install it (default: auto).",
+    ),
+    _option(
         "--project",
         key="project",
         table="image",
@@ -88,10 +98,9 @@ def adopted(ctx: click.Context, value: str, make_context: Callable[[], Context])
     path = Path(value)
     if not _is_candidate(path):
         if words:
-            given = ", ".join(sorted(key for table in words.values() for key in table))
             raise UsageError(
-                f"{value} is not a lock of another tool, of which {given} could be selected",
-                hint="name a uv.lock, pylock.toml, poetry.lock or a requirements file with hashes, or leave it out",
+                f"{value} is no lock of another tool, so there is nothing to select with {', '.join(ctx.meta[_GIVEN])}",
+                hint="name the file, such as uv.lock, or remove the option",
             )
         return value
     from envspec.operations.adopt import adopt_lock

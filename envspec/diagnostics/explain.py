@@ -313,8 +313,8 @@ class Variant(Struct, frozen=True):
     """A wheel's package on the platforms with equal values.
 
     chains: from the spec down to each package that requires it, the shortest ones. as_of: up to when releases were
-    considered; None: its index gives no upload times. is_newest: whether that index had no newer release that this
-    Python's platform could use; False too if the spec names the file or its source.
+    considered; None: its index gives no upload times, or another tool chose it. is_newest: whether that index had no
+    newer release that this Python's platform could use; False too if the spec names the file or its source.
     """
 
     version: str
@@ -493,6 +493,11 @@ def _place(resolution: Resolution) -> str:
 
 
 def _variant(lock: Lock, package: Package, pins: LockedPackages, platform: Platform, cached: CachedGpuCode) -> Variant:
+    is_chosen_here = not lock.is_adopted
+    as_of = None
+    if is_chosen_here and _is_dated(lock, package.file.index):
+        as_of = _cutoff(lock.package_as_of, package.name, lock.as_of)
+    is_on_index = package.file.index not in {DIRECT_URL, GIT, LOCAL}
     return Variant(
         version=package.version,
         extras=package.extras,
@@ -502,8 +507,8 @@ def _variant(lock: Lock, package: Package, pins: LockedPackages, platform: Platf
         files=(PackageFile(platform, package.file, package.uploaded, package.unbuilt, package.wrong_record),),
         gpu_code=_code(lock, platform, package.name),
         gpu_code_read=code_read(capabilities_of(load_facts(), lock.gpus), package, platform, cached),
-        as_of=_cutoff(lock.package_as_of, package.name, lock.as_of) if _is_dated(lock, package.file.index) else None,
-        is_newest=package.rejected is None and package.file.index not in {DIRECT_URL, GIT, LOCAL},
+        as_of=as_of,
+        is_newest=is_chosen_here and is_on_index and package.rejected is None,
     )
 
 

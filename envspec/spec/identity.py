@@ -200,7 +200,7 @@ def find_spec(argument: str, cwd: Path) -> Path:
     if is_path and (path / PYPROJECT).is_file():
         path /= PYPROJECT
     if path.is_file():
-        if path.suffix != ".toml" or path.name == PYPROJECT:
+        if path.suffix != ".toml" or path.name == PYPROJECT or path.name.startswith("pylock."):
             _refuse_other(path, cwd)
         return path
     raise _no_spec(argument, path, cwd, is_path=is_path)
@@ -249,10 +249,15 @@ def _refuse_other(path: Path, cwd: Path) -> None:
     """Raise UsageError for a file that is something else than a spec, as far as its name and first line show."""
     from fnmatch import fnmatchcase
 
+    from envspec.adopt import is_foreign
+
     with path.open("rb") as file:
         head = file.read(1000)
     if _LOCKED in head:
         raise _is_lock(path, cwd)
+    if is_foreign(path):
+        hint = f"commands take it as it is: `envspec image build {path}`; a spec names it as `from` in [pip]"
+        raise UsageError(f"{path} is a lock of another tool, not a spec", hint=hint)
     for pattern, what in _IMPORTED.items():
         if fnmatchcase(path.name, pattern):
             hint = f"write a spec from it: `envspec init {path} --name NAME`"

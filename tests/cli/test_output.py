@@ -229,6 +229,11 @@ def test_long_details_come_after_the_hint_and_are_shortened() -> None:
         ("lock requirements.txt", "write a spec from it: `envspec init requirements.txt --name NAME`"),
         ("lock ./environment.yml", "is a YAML file, not a spec"),
         ("lock pyproject.toml", "is a pyproject.toml without [tool.envspec], not a spec"),
+        ("lock uv.lock", "uv.lock is a lock of another tool, not a spec"),
+        ("lock ./uv.lock", "commands take it as it is: `envspec image build uv.lock`"),
+        ("lock pylock.toml", "pylock.toml is a lock of another tool, not a spec"),
+        ("explain . --extra cuda", "no lock of another tool, so there is nothing to select with --extra"),
+        ("explain specs/right.toml --no-group dev", "nothing to select with --no-group"),
         ("explain specs/right.toml", "lock it: `envspec lock specs/right.toml`"),
         ("explain specs/locked.toml", "name its lock: pytorch-2.9"),
         ("install pytorch-2.9", "missing option '--prefix'\n  hint: write `envspec install [OPTIONS] LOCK`"),
@@ -238,7 +243,7 @@ def test_a_file_of_another_kind(envspec: Envspec, tmp_path: Path, words: str, sa
     right = SPEC.replace("numpy ==", "numpy")
     (tmp_path / "specs" / "right.toml").write_text(right, encoding="utf-8")
     (tmp_path / "specs" / "locked.toml").write_text(right.replace("small", "pytorch-2.9"), encoding="utf-8")
-    for name in ("requirements.txt", "environment.yml", "pyproject.toml"):
+    for name in ("requirements.txt", "environment.yml", "pyproject.toml", "uv.lock", "pylock.toml"):
         (tmp_path / name).write_text("[project]\n", encoding="utf-8")
     ran = envspec(*words.split())
     assert ran.status == 2

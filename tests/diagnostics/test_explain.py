@@ -8,7 +8,7 @@ import pytest
 
 from envspec.diagnostics.explain import GpuDriver, explain_lock, explain_package
 from envspec.errors import UsageError
-from envspec.models import Driver, NamedIndex, Override, Rejected
+from envspec.models import PACKAGES, Decision, Driver, NamedIndex, Override, Rejected
 from envspec.reasons import reason
 from envspec.structs import replace
 from tests.support.builders.locks import X86, example, lock, package, resolution
@@ -78,6 +78,13 @@ def test_the_newest_release_of_its_index(index: str, as_of: datetime | None, is_
     assert (variant.as_of, variant.is_newest) == (as_of, is_newest)
     later = replace(made, package_as_of=(("lib", AS_OF + timedelta(days=9)),))
     assert explain_package(later, "lib").variants[0].as_of == (as_of and as_of + timedelta(days=9))
+
+
+def test_no_newest_release_if_the_versions_are_those_of_another_tool() -> None:
+    made = lock(resolution(X86, package("lib", "1.0")))
+    adopted = Decision(PACKAGES, "uv.lock", (reason("packages-of-lock"),), "the spec: pip.from")
+    [variant] = explain_package(replace(made, decisions=(*made.decisions, adopted)), "lib").variants
+    assert (variant.as_of, variant.is_newest) == (None, False)
 
 
 def test_no_newest_release_if_a_newer_one_was_rejected() -> None:

@@ -327,7 +327,7 @@ async def build_system_layer(
             built = Path(temporary, "layer")
             job = _job(request, context.environ)
             runner = DockerRunner(job, context.environ)
-            await asyncio.to_thread(_check_engine, runner)
+            await asyncio.to_thread(_check_engine, runner, request.apt)
             await asyncio.to_thread(built.mkdir)
             changes, packages, undated = await run_job(
                 runner, on_line, lambda files: read_changes(files, built, context.reporter.warning)
@@ -351,13 +351,17 @@ def _job(request: SystemLayerRequest, environ: Mapping[str, str]) -> ContainerJo
     )
 
 
-def _check_engine(runner: DockerRunner) -> None:
+def _check_engine(runner: DockerRunner, apt: tuple[str, ...]) -> None:
     try:
         runner.check_engine()
     except NoEngine as error:
+        from envspec.base_image.plan import COMPILER
+
+        instead = "copy the layer from the cache of the lock's author"
+        if apt == COMPILER:
+            instead = 'without torch.compile, leave out the compiler by `compiler = "none"` in [image]'
         raise NoEngine(
-            f"system packages need a container, but {error.message}",
-            hint=f"{error.hint}; or copy the layer from the cache of the lock's author",
+            f"system packages need a container, but {error.message}", hint=f"{error.hint}; or {instead}"
         ) from error
 
 
