@@ -66,6 +66,7 @@ class CudaRequest(Struct, frozen=True):
     base: an image of the user's own (`host/name:tag@sha256:...`).
     driver: the oldest that must run it, or its branch.
     as_of: up to when releases of torch were considered.
+    is_implied: whether the packages alone decide if there is a CUDA.
     """
 
     version: CudaVersion | None = None
@@ -75,6 +76,7 @@ class CudaRequest(Struct, frozen=True):
     base: str | None = None
     driver: str | None = None
     as_of: datetime | None = None
+    is_implied: bool = False
 
 
 class BaseImagePlan(Struct, frozen=True):

@@ -298,7 +298,7 @@ def plan_base_image(
         if checks.ptx and not driver.bundled:
             gpus = ", ".join(checks.ptx)
             warnings.append(f"{gpus}: PTX needs the driver that CUDA {release.cuda} ships with, which is unknown")
-    elif not without:
+    elif not without and not request.is_implied:
         warnings.append(
             "no locked package states which CUDA it needs: the base image has no CUDA libraries, and the lock names no "
             'driver. If a package needs them, set [cuda] version = "12.8", or add [[facts.cuda_build]] with its source'

@@ -122,6 +122,8 @@ def _is_candidate(path: Path) -> bool:
 
 
 def _tell(found: Adopted) -> None:
-    """What is not selected, with the words that add it."""
+    """What is not selected, with the words that add it, and the warnings."""
+    for warning in found.warnings:
+        output.warn(warning)
     if left_out := found.found.left_out:
         output.info(f"left out: {', '.join(each.words for each in left_out)}")

@@ -20,7 +20,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from envspec import documents
 from envspec.adopt import is_foreign, read_lock, selection_of
 from envspec.adopt.rows import ForeignLock
-from envspec.context import Context
+from envspec.context import Context, ReporterOf
 from envspec.data import facts_version
 from envspec.documents import table_of
 from envspec.errors import UsageError
@@ -31,6 +31,7 @@ from envspec.names import normalised
 from envspec.operations.lock_state import LockRequest
 from envspec.spec.document import PYPROJECT
 from envspec.spec.owner import ADOPTED, SOURCE_FILE
+from envspec.structs import replace
 from envspec.version import VERSION
 
 #: Tables of [tool.envspec] that count beside another tool's lock; of [pip], these keys.
@@ -43,11 +44,16 @@ _FRAMEWORKS: Final = frozenset({"torch", "jax", "tensorflow"})
 _PYTHONS: Final = ("3.12", "3.11", "3.10", "3.13", "3.14")
 
 
+#: In the folder of an adopted lock, beside SOURCE_FILE: what to warn of.
+_WARNINGS: Final = "warnings"
+
+
 class Adopted(NamedTuple):
-    """folder: of the envspec.lock. found: the lock that it was made of."""
+    """folder: of the envspec.lock. found: the lock that it was made of. warnings: of its making, however long ago."""
 
     folder: Path
     found: ForeignLock
+    warnings: tuple[str, ...]
 
 
 def is_lock_of_another_tool(path: Path) -> bool:
@@ -66,7 +72,7 @@ def adopt_lock(path: Path, words: Mapping[str, Any], context: Context, platforms
         UnusableLock: packages of it can't be installed.
         SpecError: [tool.envspec] is not valid.
     """
-    from envspec.io.cache import cache_root
+    from envspec.io.cache import JsonCache, cache_root
 
     path = Path(os.path.normpath(path.absolute()))
     project = _project(path)
@@ -83,15 +89,20 @@ def adopt_lock(path: Path, words: Mapping[str, Any], context: Context, platforms
     text = "".join(toml_writer.table(name, values) for name, values in document.items() if isinstance(values, Mapping))
     place = cache_root(context.environ) / ADOPTED / _key(path, text)
     folder = place / "lock"
-    if not (folder / LOCK_FILE).is_file():
+    kept = JsonCache(place)
+    warnings = kept.read_as(_WARNINGS, list[str])
+    if warnings is None or not (folder / LOCK_FILE).is_file():
         from envspec.operations.lock.stages import compile_lock
 
+        warnings = []
+        reporting = replace(context, reporter=ReporterOf(context.reporter, warning=warnings.append))
         request = LockRequest(path, folder, text=text, is_adopted=True)
-        files = compile_lock(request, None, context, None, None).files
+        files = compile_lock(request, None, reporting, None, None).files
         folder.mkdir(parents=True, exist_ok=True)
         (place / SOURCE_FILE).write_text(str(path), encoding="utf-8")
+        kept.write(_WARNINGS, warnings)
         write_folder(folder, files)
-    return Adopted(folder, found)
+    return Adopted(folder, found, tuple(warnings))
 
 
 def _project(path: Path) -> dict[str, Any]:

@@ -94,8 +94,10 @@ def assemble(packages: Resolved) -> Lock:
     warnings = list(_on_platforms((each.request.target.platform, each.warnings) for each in decided))
     warnings += _on_platforms(_with_way_out(resolutions, pypi.way_out()))
     warnings += warnings_of_plan
-    for image in lock.base_images:
-        warnings += _without_digest(image, failures.get(image))
+    if not state.request.is_adopted:
+        # There, the build of the image finds the digests.
+        for image in lock.base_images:
+            warnings += _without_digest(image, failures.get(image))
     warnings += _without_image(spec, lock.base_image)
     if lock.base_image:
         warnings += library_warnings(spec, resolutions, facts)

@@ -101,8 +101,10 @@ def _cuda_requests(spec: Spec, as_of: datetime) -> dict[Platform, CudaRequest]:
         cuda = spec.cuda_on(platform)
         if cuda:
             flavor, system = cuda.flavor.value, spec.os_on(platform)
+            # Beside the lock of another tool, an empty [cuda] means an image, and no GPU.
+            is_implied = spec.pip.source is not None and not (cuda.version or cuda.gpus or cuda.driver)
             requests[platform] = CudaRequest(
-                cuda.version, flavor, system, cuda.gpus, spec.image.base, cuda.driver, as_of
+                cuda.version, flavor, system, cuda.gpus, spec.image.base, cuda.driver, as_of, is_implied
             )
     return requests
 

@@ -72,11 +72,13 @@ def _report_preferred(lock: Lock, context: Context) -> None:
 
 
 def _report_unbuilt(lock: Lock, context: Context) -> None:
-    """Warn of the sdists that are locked without a build."""
+    """Warn of the sources that are locked without a build."""
     found: dict[Unbuilt, dict[str, None]] = {}
     for package in packages_in(lock.resolutions):
         if package.unbuilt:
             found.setdefault(package.unbuilt, {})[f"{package.name} {package.version}"] = None
+    if later := found.pop(Unbuilt.LOCKED, None):
+        context.reporter.warning(f"built from their sources when the image is built: {', '.join(later)}")
     lines = [f"\n  {unbuilt.described}: {', '.join(names)}" for unbuilt, names in found.items()]
     if lines:
         context.reporter.warning(

@@ -1,0 +1,58 @@
+"""Locks of other tools as an envspec.lock in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from envspec.context import Context
+from envspec.operations.adopt import Adopted, adopt_lock
+
+HASH = "0123456789abcdef" * 4
+
+
+def pylock(*files: str) -> str:
+    """A pylock.toml of one file a package."""
+    text = 'lock-version = "1.0"\ncreated-by = "test"\nrequires-python = ">=3.11"\n'
+    for file in files:
+        name, version = file.split("-")[:2]
+        key, value = (
+            "sdist",
+            f'{{name = "{file}", url = "https://files.example.com/{file}", hashes = {{sha256 = "{HASH}"}}}}',
+        )
+        if file.endswith(".whl"):
+            key, value = "wheels", f"[{value}]"
+        version = version.removesuffix(".tar.gz")
+        text += f'[[packages]]\nname = "{name.replace("_", "-")}"\nversion = "{version}"\n{key} = {value}\n'
+    return text
+
+
+def adopted(folder: Path, text: str, words: Mapping[str, Any] | None = None) -> Adopted:
+    lock = folder / "pylock.toml"
+    lock.write_text(text, encoding="utf-8")
+    context = Context(environ={"ENVSPEC_CACHE_DIR": str(folder / "cache")}, home=folder, cache=folder / "cache")
+    return adopt_lock(lock, words or {}, context)
+
+
+def test_warnings_are_given_each_time(tmp_path: Path) -> None:
+    text = pylock("opencv_python-4.11.0.86-cp37-abi3-manylinux_2_17_x86_64.whl", "func_timeout-4.3.5.tar.gz")
+    first = adopted(tmp_path, text)
+    library, source = first.warnings
+    assert "opencv-python 4.11.0.86 loads libGL.so.1" in library
+    assert source == "built from their sources when the image is built: func-timeout 4.3.5"
+    assert adopted(tmp_path, text) == first
+
+
+def test_a_lock_whose_warnings_are_gone_is_made_again(tmp_path: Path) -> None:
+    text = pylock("func_timeout-4.3.5.tar.gz")
+    first = adopted(tmp_path, text)
+    (first.folder.parent / "warnings.json").unlink()
+    assert adopted(tmp_path, text) == first
+
+
+def test_packages_without_cuda_need_no_warning(tmp_path: Path) -> None:
+    text = pylock("six-1.17.0-py3-none-any.whl")
+    assert adopted(tmp_path, text).warnings == ()
+    warnings = adopted(tmp_path, text, {"cuda": {"gpus": ["H100"]}}).warnings
+    assert any("no locked package states which CUDA it needs" in warning for warning in warnings)
