@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -30,6 +30,7 @@ from envspec.lockfile.header import FORMAT, LOCK_FILE
 from envspec.names import normalised
 from envspec.operations.lock_state import LockRequest
 from envspec.spec.document import PYPROJECT
+from envspec.spec.errors import Problem, SpecError
 from envspec.spec.owner import ADOPTED, SOURCE_FILE
 from envspec.structs import replace
 from envspec.version import VERSION
@@ -97,12 +98,23 @@ def adopt_lock(path: Path, words: Mapping[str, Any], context: Context, platforms
         warnings = []
         reporting = replace(context, reporter=ReporterOf(context.reporter, warning=warnings.append))
         request = LockRequest(path, folder, text=text, is_adopted=True)
-        files = compile_lock(request, None, reporting, None, None).files
+        try:
+            files = compile_lock(request, None, reporting, None, None).files
+        except SpecError as error:
+            # Lines would be those of the text that was made here.
+            raise SpecError(_relocated(error.problems, path)) from None
         folder.mkdir(parents=True, exist_ok=True)
         (place / SOURCE_FILE).write_text(str(path), encoding="utf-8")
         kept.write(_WARNINGS, warnings)
         write_folder(folder, files)
     return Adopted(folder, found, tuple(warnings))
+
+
+def _relocated(problems: Iterable[Problem], path: Path) -> Iterator[Problem]:
+    """Problems of settings, with the place where a user has them: the command line, or [tool.envspec]."""
+    where = str(path.with_name(PYPROJECT)) if path.with_name(PYPROJECT).is_file() else str(path)
+    for each in problems:
+        yield Problem(where, None, f"[tool.envspec] {each.key}" if each.key else "", each.found, each.hint)
 
 
 def _project(path: Path) -> dict[str, Any]:

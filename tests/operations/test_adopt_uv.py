@@ -1,0 +1,323 @@
+"""A uv.lock as LOCK of every command: the packages that it has, and nothing resolved."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envspec.lockfile.folder import read_lock
+from envspec.models import Lock
+from tests.operations.test_build_projects import Repository
+from tests.support.builders.adopted import lock_project, settings_of, write_project
+from tests.support.builders.images import ImageServers, ImageUser, hold_base, image_servers, make_base, small_wheel
+from tests.support.builders.projects import File
+from tests.support.builders.wheels import sdist
+from tests.support.machines.confinement import confined
+from tests.support.servers.index import IndexServer
+from tests.support.user import refused, succeeded
+
+WHEELS = (
+    small_wheel("alpha"),
+    small_wheel("beta", requires=["alpha"]),
+    small_wheel("gamma"),
+    small_wheel("delta"),
+    small_wheel("torch"),
+)
+TEXT = """
+dependencies = ["beta"]
+
+[project.optional-dependencies]
+more = ["gamma"]
+other = ["delta"]
+
+[dependency-groups]
+dev = ["delta"]
+"""
+WITHOUT_PROJECT = ("--project", "none")
+
+
+@dataclass
+class Scene:
+    servers: ImageServers
+    folder: Path
+    lock: Path
+
+    def user(self, name: str = "user") -> ImageUser:
+        return self.servers.user_in(self.folder / name)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    with image_servers(*WHEELS) as servers:
+        folder = tmp_path / "project"
+        lock = write_project(folder, TEXT + settings_of(servers.base), servers.index)
+        yield Scene(servers, tmp_path, lock)
+
+
+def adopted(user: ImageUser) -> Lock:
+    """The one lock that was made of another tool's."""
+    (folder,) = (user.cache / "adopted").iterdir()
+    return read_lock(folder / "lock")
+
+
+def names(lock: Lock) -> list[str]:
+    (part,) = lock.resolutions
+    return [f"{each.name} {each.version}" for each in part.packages]
+
+
+def test_its_packages_are_those_of_the_lock(scene: Scene) -> None:
+    user = scene.user()
+    scene.servers.index.forget()
+    ran = succeeded(user.runs("explain", scene.lock, "--extra", "more", "--format", "json"))
+    lock = adopted(user)
+    assert names(lock) == ["alpha 1.0", "beta 1.0", "gamma 1.0"]
+    by_name = {each.name: each for each in WHEELS}
+    for package in lock.resolutions[0].packages:
+        assert package.file.index == "default"
+        assert package.file.url is None
+        assert package.file.sha256 == by_name[package.name].sha256
+    assert [each.name for each in lock.resolutions[0].packages[0].required_by] == ["beta"]
+    decisions = {each["what"]: each["value"] for each in json.loads(ran.stdout)["decisions"]}
+    assert decisions["packages"] == "uv.lock"
+    assert "left out: --extra other, --group dev" in ran.stderr
+    assert scene.servers.index.requests == []
+
+
+def test_one_image_whoever_builds_it_where_and_by_which_words(scene: Scene) -> None:
+    scene.servers.index.forget()
+    first = scene.user("first").id_of(scene.lock, *WITHOUT_PROJECT, "--extra", "more", "--extra", "other")
+    other = scene.folder / "elsewhere" / "a folder"
+    shutil.copytree(scene.lock.parent, other)
+    user = scene.user("second")
+    reversed_words = (*WITHOUT_PROJECT, "--extra", "other", "--extra", "more")
+    assert user.id_of(other / "uv.lock", *reversed_words) == first
+    assert user.id_of(other / "uv.lock", *WITHOUT_PROJECT, "--all-extras") == first
+    assert user.id_of(other / "uv.lock", *WITHOUT_PROJECT, "--all-extras", "--offline") == first
+    assert user.id_of(other / "uv.lock", *WITHOUT_PROJECT) != first
+    pyproject = other / "pyproject.toml"
+    pyproject.write_text(pyproject.read_text().replace('dev = ["delta"]', 'dev = ["torch"]'))
+    before = (other / "uv.lock").read_text()
+    lock_project(other, scene.servers.index)
+    assert (other / "uv.lock").read_text() != before
+    assert user.id_of(other / "uv.lock", *WITHOUT_PROJECT, "--all-extras") == first
+
+
+def test_settings_that_last_are_those_of_the_project(scene: Scene) -> None:
+    user = scene.user()
+    by_words = user.id_of(scene.lock, *WITHOUT_PROJECT, "--extra", "more")
+    pyproject = scene.lock.with_name("pyproject.toml")
+    pyproject.write_text(pyproject.read_text() + '\n[tool.envspec.pip]\nfrom = "uv.lock"\nextras = ["more"]\n')
+    assert user.id_of(scene.lock, *WITHOUT_PROJECT) == by_words
+    assert user.id_of(scene.lock, *WITHOUT_PROJECT, "--extra", "other") != by_words
+
+
+def test_install_and_verify(scene: Scene) -> None:
+    user, prefix = scene.user(), scene.folder / "env"
+    succeeded(user.runs("install", scene.lock, "--prefix", prefix, "--extra", "more", "--python", sys.executable))
+    succeeded(user.runs("verify", scene.lock, "--prefix", prefix, "--extra", "more"))
+    drifted = user.runs("verify", scene.lock, "--prefix", prefix)
+    assert drifted.status == 8
+    assert "gamma" in drifted.stdout
+
+
+@confined
+def test_the_project_and_a_member_are_built(scene: Scene) -> None:
+    folder = scene.folder / "workspace"
+    backend = Repository(scene.folder / "unused")
+    files = {name: (backend.folder / name).read_text() for name in ("backend.py", "VERSION", "own.py")}
+    build = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    member = f'[project]\nname = "own"\nversion = "1.0"\ndependencies = ["gamma"]\n\n{build}'
+    text = (
+        'dependencies = ["own"]\n\n[tool.uv.workspace]\nmembers = ["own"]\n\n'
+        "[tool.uv.sources]\nown = { workspace = true }\n" + settings_of(scene.servers.base)
+    )
+    inner = {f"own/{name}": content for name, content in files.items()} | {"own/pyproject.toml": member}
+    lock = write_project(folder, text, scene.servers.index, inner)
+    user = scene.user()
+    first = user.id_of(lock)
+    assert names(adopted(user)) == ["gamma 1.0", "own 1.0"]
+    assert user.id_of(lock) == first
+    (folder / "own" / "own.py").write_text("ANSWER = 2\n")
+    assert user.id_of(lock) != first
+
+
+@confined
+def test_a_commit_is_built(scene: Scene) -> None:
+    repository = Repository(scene.folder / "own.git")
+    commit = repository.git("rev-parse", "HEAD")
+    text = f'dependencies = ["own @ {repository.url}"]\n' + settings_of(scene.servers.base)
+    scene.servers.index.add(File(small_wheel("lib")))
+    lock = write_project(scene.folder / "with-commit", text, scene.servers.index)
+    user = scene.user()
+    succeeded(user.runs("fit", lock, "--gpu", "H100"))
+    first = user.id_of(lock)
+    (package,) = (each for each in adopted(user).resolutions[0].packages if each.name == "own")
+    assert package.file.url == f"{repository.url}@{commit}"
+    assert scene.user("other").id_of(lock) == first
+
+
+@confined
+def test_an_sdist_is_built_unless_that_is_not_allowed(scene: Scene) -> None:
+    source = sdist("sourced", "1.0")
+    scene.servers.index.add(File(source))
+    text = 'dependencies = ["sourced"]\n' + settings_of(scene.servers.base)
+    lock = write_project(scene.folder / "with-sdist", text, scene.servers.index)
+    user = scene.user()
+    assert user.id_of(lock) == scene.user("other").id_of(lock)
+    pyproject = lock.with_name("pyproject.toml")
+    pyproject.write_text(pyproject.read_text() + "\n[tool.envspec.pip.build]\npure = false\n")
+    message = refused(user.image("build", lock), 4)
+    assert "sourced 1.0: only an sdist" in message
+
+
+def test_packages_of_another_index_are_fetched_from_there(scene: Scene) -> None:
+    with IndexServer([File(small_wheel("epsilon"))]) as other:
+        text = (
+            f'dependencies = ["epsilon"]\n\n[[tool.uv.index]]\nname = "other"\nurl = "{other.url}"\nexplicit = true\n\n'
+            '[tool.uv.sources]\nepsilon = { index = "other" }\n' + settings_of(scene.servers.base)
+        )
+        lock = write_project(scene.folder / "two-indexes", text, scene.servers.index)
+        user = scene.user()
+        user.id_of(lock)
+        (package,) = adopted(user).resolutions[0].packages
+        assert package.file.url == other.file_url(package.file.filename)
+        assert package.file.index.startswith("127-0-0-1-")
+
+
+def changed(lock: Path, pattern: str, replacement: str, count: int = 1) -> None:
+    text, found = re.subn(pattern, replacement, lock.read_text(), count=count, flags=re.DOTALL)
+    assert found
+    lock.write_text(text)
+
+
+def test_a_row_without_a_hash_is_refused(scene: Scene) -> None:
+    changed(scene.lock, r'(name = "alpha".*?), hash = "sha256:[0-9a-f]+"', r"\1")
+    message = refused(scene.user().image("build", scene.lock), 4)
+    assert "alpha 1.0: it has no hash of alpha-1.0-py3-none-any.whl" in message
+
+
+def test_a_package_without_a_file_for_the_platform_is_refused(scene: Scene) -> None:
+    changed(scene.lock, "alpha-1.0-py3-none-any", "alpha-1.0-cp39-cp39-win_amd64")
+    message = refused(scene.user().runs("fit", scene.lock), 4)
+    assert "alpha 1.0: no file for glibc 2.36: it has cp39-cp39-win_amd64" in message
+
+
+def test_another_hash_is_found_when_the_file_is_fetched(scene: Scene) -> None:
+    changed(scene.lock, r'(name = "alpha".*?hash = "sha256:)[0-9a-f]{4}', r"\g<1>0000")
+    message = refused(scene.user().image("build", scene.lock, *WITHOUT_PROJECT), 5)
+    assert "alpha" in message
+
+
+def test_torch_in_what_is_not_selected(scene: Scene) -> None:
+    text = '\n[project.optional-dependencies]\ngpu = ["torch"]\ncpu = ["torch"]\n' + settings_of(scene.servers.base)
+    lock = write_project(scene.folder / "with-torch", text, scene.servers.index)
+    user = scene.user()
+    message = refused(user.image("build", lock), 2)
+    assert "torch is only in extra cpu, extra gpu, and none is selected" in message
+    assert "--extra cpu or --extra gpu" in message
+    succeeded(user.image("build", lock, "--extra", "gpu", *WITHOUT_PROJECT))
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--extra", "nope"), "app has no extra nope"),
+        (("--group", "nope"), "nope"),
+        (("--package", "nope"), "there is no package nope in the workspace"),
+        (("--python-version", "3.9"), "image.python: the base has Python"),
+    ],
+)
+def test_what_is_not_in_the_lock_is_refused(scene: Scene, words: tuple[str, ...], problem: str) -> None:
+    ran = scene.user().runs("fit", scene.lock, *words)
+    assert ran.status != 0
+    assert problem in ran.error
+    assert "\n  hint: " in ran.error
+
+
+def test_a_lock_without_its_project_is_refused(scene: Scene) -> None:
+    scene.lock.with_name("pyproject.toml").unlink()
+    assert "there is no pyproject.toml beside it" in refused(scene.user().runs("fit", scene.lock), 2)
+
+
+def test_words_that_select_are_for_locks_of_other_tools(scene: Scene) -> None:
+    user = scene.user()
+    folder = user.writes_lock(scene.servers.lock_of(WHEELS[0]))
+    assert "is not a lock of another tool" in refused(user.image("id", folder, "--extra", "more"), 2)
+
+
+def spec_beside(scene: Scene, rest: str = "") -> Path:
+    path = scene.lock.with_name("spec.toml")
+    base = settings_of(scene.servers.base).replace("tool.envspec.", "")
+    text = base.replace("[env]", '[env]\nname = "small"') + f'\n[pip]\nfrom = "uv.lock"\n{rest}'
+    path.write_text(text)
+    return path
+
+
+def checked(user: ImageUser, spec: Path, lock: Path) -> Any:
+    return user.runs("lock", "--check", spec, "--output", lock)
+
+
+def test_lock_copies_the_rows_and_check_compares_them(scene: Scene) -> None:
+    user, folder = scene.user(), scene.folder / "locked"
+    spec = spec_beside(scene, 'extras = ["more"]\n')
+    succeeded(user.runs("lock", spec, "--output", folder))
+    assert names(read_lock(folder)) == ["alpha 1.0", "beta 1.0", "gamma 1.0"]
+    written = (folder / "envspec.lock").read_bytes()
+    succeeded(checked(user, spec, folder))
+    # Another machine compares every row.
+    succeeded(checked(scene.user("other"), spec, folder))
+    succeeded(user.runs("lock", spec, "--output", folder))
+    assert (folder / "envspec.lock").read_bytes() == written
+    changed(scene.lock, r'(name = "alpha".*?hash = "sha256:)[0-9a-f]{4}', r"\g<1>0000")
+    assert checked(user, spec, folder).status == 3
+    succeeded(user.runs("lock", spec, "--output", folder))
+    succeeded(checked(scene.user("other"), spec, folder))
+
+
+def test_check_finds_a_row_that_is_not_the_locks(scene: Scene) -> None:
+    """As somebody would who edits the lock and its checksums: nothing but the rows tells."""
+    from envspec.operations.lock.complete import lock_files
+    from envspec.structs import replace
+
+    user, folder = scene.user(), scene.folder / "locked"
+    spec = spec_beside(scene)
+    succeeded(user.runs("lock", spec, "--output", folder))
+    lock = read_lock(folder)
+    (part,) = lock.resolutions
+    alpha = part.packages[0]
+    for packages in (
+        (replace(alpha, version="1.1"), *part.packages[1:]),
+        (replace(alpha, file=replace(alpha.file, sha256="0" * 64)), *part.packages[1:]),
+        part.packages[1:],
+        (*part.packages, replace(alpha, name="zeta")),
+    ):
+        other = replace(lock, resolutions=(replace(part, packages=packages),))
+        for name, content in lock_files(other).items():
+            (folder / name).write_bytes(content)
+        ran = checked(scene.user("other"), spec, folder)
+        assert ran.status == 3, ran
+        assert "differ" in ran.stdout + ran.stderr
+
+
+def test_keys_that_choose_packages_can_not_stand_beside_from(scene: Scene) -> None:
+    spec = spec_beside(scene, 'dependencies = ["gamma"]\n')
+    message = refused(scene.user().runs("lock", spec), 2)
+    assert 'pip.dependencies: chooses packages, and `from = "uv.lock"` has them all' in message
+
+
+def test_two_bases_are_two_images(scene: Scene) -> None:
+    other = make_base(layers=3)
+    user = scene.user()
+    first = user.id_of(scene.lock, *WITHOUT_PROJECT)
+    pyproject = scene.lock.with_name("pyproject.toml")
+    pyproject.write_text(pyproject.read_text().replace(scene.servers.base.digest, other.digest))
+    hold_base(scene.servers.registry.held, other)
+    assert user.id_of(scene.lock, *WITHOUT_PROJECT) != first
