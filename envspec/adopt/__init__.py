@@ -21,6 +21,8 @@ READERS: Final = {
     "uv.lock": "uv",
     "pylock.toml": "pylock",
     "pylock.*.toml": "pylock",
+    "poetry.lock": "poetry",
+    "*requirements*.txt": "requirements",
 }
 
 

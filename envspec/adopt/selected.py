@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from packaging.markers import InvalidMarker, Marker
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import parse_sdist_filename, parse_wheel_filename
 
 from envspec.adopt.rows import ALL, LeftOut, LockedFile, Row, Selection
 from envspec.credentials import without_credentials
@@ -121,7 +122,8 @@ def check_names(path: Path, rows: Collection[Row], requires_python: str, hint_fo
         everywhere = list(environments(requires_python, linux))
         markers = {row.marker: Marker(row.marker) for row in rows if row.marker}
     except (InvalidMarker, InvalidSpecifier) as error:
-        raise UsageError(f"{path}: {error}") from None
+        problem = str(error).partition("\n")[0]
+        raise UsageError(f"{path} can't be read: {problem}", hint="restore it, or lock again") from None
     for name, several in by_name.items():
         if len(several) == 1:
             continue
@@ -144,6 +146,15 @@ def git_source(path: Path, name: str, url: str, commit: str, subdirectory: str =
 def usable(files: Iterable[LockedFile]) -> tuple[LockedFile, ...]:
     """Wheels and sdists; locks may list eggs and installers too."""
     return tuple(file for file in files if RELEASE_FILE.fits(file.filename))
+
+
+def version_in(filename: str) -> str:
+    """The version in the name of a wheel or an sdist; empty if it has none."""
+    parse = parse_wheel_filename if filename.endswith(".whl") else parse_sdist_filename
+    try:
+        return str(parse(filename)[1])
+    except ValueError:
+        return ""
 
 
 def normalised_names(names: Collection[Any]) -> list[str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from itertools import takewhile
 from typing import Any, Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from envspec.adopt import poetry
 from envspec.adopt.markers import without_extras
 from envspec.documents import list_of, table_of
 from envspec.importers.conda_specs import with_markers
@@ -22,7 +22,6 @@ from envspec.spec.pip_lines import name_in
 from envspec.spec.pyproject import git_address
 from envspec.spec.requirements import local_address
 
-_TERM: Final = re.compile(r"(\^|~(?!=)|~=|[<>!=]=?=?)?\s*v?([0-9*][^\s,|]*)")
 #: Of a requirement's table; `develop`, `optional` and `source` decide other things than its text.
 _KEYS: Final = frozenset(
     {"version", "extras", "markers", "python", "platform", "git", "branch", "tag", "rev", "subdirectory", "path", "url"}
@@ -177,7 +176,9 @@ def requirement_of(name: str, value: Any) -> str:
         text += specifier_of(text_of(value, "version") or "*")
     markers = [text_of(value, "markers")]
     if python := text_of(value, "python"):
-        markers += [f'python_full_version {each.operator} "{each.version}"' for each in _set(specifier_of(python))]
+        markers += [
+            f'python_full_version {each.operator} "{each.version}"' for each in SpecifierSet(specifier_of(python))
+        ]
     if platform := text_of(value, "platform"):
         markers.append(f'sys_platform == "{platform}"')
     return with_markers(text, *markers)
@@ -192,40 +193,7 @@ def specifier_of(constraint: str) -> str:
     text = constraint.strip()
     if "|" in text:
         raise BadValue(f"{quoted(text)} allows one range or another", "write one of them")
-    if not _TERM.sub("", text).strip(" ,") == "":
-        raise BadValue(f"{quoted(text)} is not a constraint of Poetry's", 'write "^1.2" or ">=1.2,<2"')
-    found: list[str] = []
-    for operator, version in _TERM.findall(text):
-        if version != "*":
-            found += _bounds(operator, version)
-    for each in found:
-        _set(each)
-    return ",".join(found)
-
-
-def _bounds(operator: str, version: str) -> list[str]:
-    if operator in ("^", "~"):
-        return [f">={version}", f"<{_after(operator, version)}"]
-    if operator in ("", "="):
-        return [f"=={version}"]
-    return [f"{operator}{version}"]
-
-
-def _after(operator: str, version: str) -> str:
-    """The first version that a caret or a tilde does not allow."""
-    release = re.match(r"\d+(?:\.\d+)*", version)
-    numbers = list(map(int, release[0].split("."))) if release else [0]
-    if operator == "~":
-        numbers = numbers[:2]
-    else:
-        zeros = list(takewhile(lambda number: number == 0, numbers[:-1]))
-        numbers = numbers[: len(zeros) + 1]
-    numbers[-1] += 1
-    return ".".join(map(str, numbers))
-
-
-def _set(text: str) -> SpecifierSet:
     try:
-        return SpecifierSet(text)
+        return poetry.specifier_of(text)
     except InvalidSpecifier:
-        raise BadValue(f"{quoted(text)} is not a specifier", 'write ">=1.2,<2"') from None
+        raise BadValue(f"{quoted(text)} is not a constraint of Poetry's", 'write "^1.2" or ">=1.2,<2"') from None

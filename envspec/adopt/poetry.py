@@ -1,0 +1,411 @@
+"""poetry.lock of Poetry 1 and 2, and constraints as Poetry writes them.
+
+Since Poetry 2 the lock has groups and markers of each package. Before, they follow from the pyproject.toml beside it:
+what it requires is looked for, on each platform with each Python, among the packages of the lock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Set
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from msgspec import Struct
+from packaging.markers import InvalidMarker, Marker
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from envspec.adopt.markers import in_brackets, without_extras
+from envspec.adopt.rows import ForeignLock, LockedFile, Row, Selection, index_name
+from envspec.adopt.selected import (
+    check_names,
+    chosen,
+    chosen_groups,
+    environments,
+    git_source,
+    left_out,
+    name_of,
+    project_beside,
+    read_document,
+    usable,
+)
+from envspec.credentials import without_credentials
+from envspec.documents import list_of, table_of
+from envspec.errors import UsageError
+from envspec.models import DIRECT_URL, GIT, LOCAL, Platform
+from envspec.names import NAME, VERSION, normalised
+from envspec.structs import replace
+
+#: The group that is always selected: what [tool.poetry.dependencies] or [project] requires.
+_MAIN: Final = "main"
+_TERM: Final = re.compile(r"(\^|~(?!=)|~=|[<>!=]=?=?)?\s*v?([0-9*][^\s,|]*)")
+#: Rounds in which the versions of a lock that require each other must be found; real locks take two.
+_ROUNDS: Final = 20
+
+Table: TypeAlias = Mapping[str, Any]
+
+
+class _Edge(Struct, frozen=True):
+    """A requirement. version: a constraint. source: the URL, the repository, or the name in pyproject.toml of the index
+    that it comes from; empty: any.
+    """
+
+    name: str
+    version: str
+    source: str = ""
+    marker: str = ""
+    extras: tuple[str, ...] = ()
+    is_optional: bool = False
+
+
+class _Package(Struct, frozen=True):
+    """An entry of the lock. reference: as `_Edge.source`. extras: of its own -> names."""
+
+    row: Row
+    table: Table
+    reference: str
+    edges: tuple[_Edge, ...]
+    extras: Mapping[str, frozenset[str]]
+
+
+def read(path: Path, selection: Selection) -> ForeignLock:
+    """A poetry.lock. Groups that are not optional are the default ones.
+
+    Raises:
+        UsageError: it can't be read, lacks what is selected, has a name twice, or a source that is not supported.
+    """
+    document, project = read_document(path), project_beside(path)
+    version = str(table_of(document, "metadata").get("lock-version"))
+    if not re.fullmatch(r"2\.\d+", version):
+        # Poetry before 1.3 wrote 1.1, where files belong to names, not to versions.
+        raise UsageError(
+            f"{path} has the format {version}; 2 is supported", hint="run `poetry lock` with Poetry 1.3 to 2"
+        )
+    try:
+        return _Lock(path, document, project).read(selection)
+    except (InvalidMarker, InvalidRequirement, InvalidSpecifier, InvalidVersion, _BadEntry) as error:
+        problem = str(error).partition("\n")[0]
+        raise UsageError(f"{path} can't be read: {problem}", hint="run `poetry lock`") from None
+
+
+class _BadEntry(ValueError):
+    """A part of the lock that is not of Poetry's form."""
+
+
+class _Lock:
+    def __init__(self, path: Path, document: Table, project: Table) -> None:
+        self.path = path
+        self.project = project
+        self.tool = table_of(project, "tool", "poetry")
+        self.requires_python = _python(str(table_of(document, "metadata").get("python-versions", "")))
+        self.packages = [_package(each, path) for each in list_of(document, "package")]
+        self.by_name: dict[str, list[_Package]] = {}
+        for package in self.packages:
+            self.by_name.setdefault(package.row.name, []).append(package)
+        self.extras: dict[str, frozenset[str]] = {}
+        for extra in table_of(document, "extras"):
+            self.extras[normalised(extra)] = frozenset(map(_base_name, list_of(document, "extras", extra)))
+        self.has_groups = any("groups" in package.table for package in self.packages)
+        # Normalised name of a group -> whether it is optional.
+        self.groups = {normalised(name): False for name in table_of(project, "dependency-groups")}
+        if table_of(self.tool, "dev-dependencies"):
+            self.groups["dev"] = False
+        for name, group in table_of(self.tool, "group").items():
+            self.groups[normalised(name)] = table_of(group).get("optional") is True
+        for package in self.packages:
+            for name in list_of(package.table, "groups"):
+                self.groups.setdefault(normalised(str(name)), False)
+        self.groups.pop(_MAIN, None)
+        self.environments = list(environments(self.requires_python, list(Platform)))
+        self.held: dict[tuple[str, int], bool] = {}
+
+    def read(self, selection: Selection) -> ForeignLock:
+        extras = chosen("extra", selection.extras, self.extras, self.path)
+        default = [name for name, is_optional in self.groups.items() if not is_optional]
+        groups = chosen_groups(selection, self.groups, default, self.path)
+        rows = self.rows(extras, groups)
+        check_names(self.path, rows, self.requires_python, self._choose)
+
+        def names(extras: frozenset[str], groups: frozenset[str]) -> set[str]:
+            return {row.name for row in self.rows(extras, groups)}
+
+        return ForeignLock(
+            self.path,
+            name_of(self.project),
+            self.requires_python,
+            tuple(sorted(rows, key=lambda row: (row.name, row.version))),
+            left_out(names, (self.extras, extras), (self.groups, groups)),
+        )
+
+    def _choose(self, name: str) -> str:
+        extras = [f"--extra {extra}" for extra, names in self.extras.items() if name in names]
+        if not extras:
+            return "run `poetry lock` with Poetry 2"
+        return f"select one of the extras that have it: {', '.join(sorted(extras))}"
+
+    def rows(self, extras: frozenset[str], groups: frozenset[str]) -> list[Row]:
+        if not self.has_groups and self.packages:
+            return self._rows_by_edges(extras, groups)
+        found = []
+        for package in self.packages:
+            marker = _marker(package.table, extras, groups)
+            if marker is not None:
+                found.append((package, replace(package.row, marker=marker)))
+        return self._without_other_indexes(found, extras)
+
+    def _holds(self, marker: str, at: int) -> bool:
+        """Whether a marker without extras does in an environment. at: its place."""
+        if not marker:
+            return True
+        if (marker, at) not in self.held:
+            self.held[marker, at] = Marker(marker).evaluate(self.environments[at])
+        return self.held[marker, at]
+
+    def _edges(self, extras: frozenset[str], groups: frozenset[str]) -> Iterator[_Edge]:
+        """What the project itself requires, without conditions on extras."""
+        of_extras = frozenset[str]().union(*(self.extras[extra] for extra in extras))
+        for name, value in table_of(self.tool, "dependencies").items():
+            for edge in _edges_of(name, value):
+                marker = without_extras(edge.marker, extras)
+                if marker is not None and (not edge.is_optional or edge.name in of_extras):
+                    yield replace(edge, marker=marker)
+        for extra, lines in table_of(self.project, "project", "optional-dependencies").items():
+            if normalised(extra) in extras:
+                yield from map(_edge_of_line, map(str, lines))
+        tables = [("dev", table_of(self.tool, "dev-dependencies"))]
+        for group, table in table_of(self.tool, "group").items():
+            tables.append((normalised(group), table_of(table, "dependencies")))
+        for group, table in tables:
+            for name, value in table.items():
+                if group in groups:
+                    yield from _edges_of(name, value)
+
+    def _without_other_indexes(self, found: list[tuple[_Package, Row]], extras: frozenset[str]) -> list[Row]:
+        """Rows without those that the project's own requirements exclude: the lock has what each extra needs, but not
+        always which row is whose.
+        """
+        counts = Counter(row.name for _, row in found)
+        direct = [edge for edge in self._edges(extras, frozenset()) if counts[edge.name] > 1]
+        kept = {row for _, row in found if counts[row.name] == 1}
+        for at in range(len(self.environments)):
+            held: dict[str, list[tuple[_Package, Row]]] = {}
+            for package, row in found:
+                if counts[row.name] > 1 and self._holds(row.marker, at):
+                    held.setdefault(row.name, []).append((package, row))
+            for name, several in held.items():
+                edges = [edge for edge in direct if edge.name == name and self._holds(edge.marker, at)]
+                fitting = [row for package, row in several if all(_fits(package, edge) for edge in edges)]
+                kept.update(fitting or [row for _, row in several])
+        return [row for _, row in found if row in kept]
+
+    def _rows_by_edges(self, extras: frozenset[str], groups: frozenset[str]) -> list[Row]:
+        """The rows that the project's requirements lead to."""
+        if not self.tool:
+            raise UsageError(
+                f"{self.path} is of Poetry 1, and there is no [tool.poetry] in a pyproject.toml beside it",
+                hint="copy the project's pyproject.toml too, or run `poetry lock` with Poetry 2",
+            )
+        roots = list(self._edges(extras, groups))
+        terms: dict[int, list[str]] = {}
+        for at, values in enumerate(self.environments):
+            term = " and ".join(
+                f'{name} == "{values[name]}"' for name in ("sys_platform", "platform_machine", "python_version")
+            )
+            for place in self._reached(roots, at):
+                terms.setdefault(place, []).append(term)
+        rows = []
+        for place, package in enumerate(self.packages):
+            held = terms.get(place, [])
+            if len(held) == len(self.environments):
+                rows.append(package.row)
+            elif held:
+                rows.append(replace(package.row, marker=" or ".join(dict.fromkeys(held))))
+        return rows
+
+    def _reached(self, roots: list[_Edge], at: int) -> Set[int]:
+        """The places of the packages that are installed in an environment: of each name the newest version that all
+        that require it allow.
+        """
+        required: dict[str, set[_Edge]] = {}
+        for _ in range(_ROUNDS):
+            before, required = required, {}
+            places = self._walk(roots, at, before, required)
+            if before == required:
+                return places
+        raise _BadEntry("its packages exclude each other")
+
+    def _walk(
+        self, roots: list[_Edge], at: int, before: Mapping[str, set[_Edge]], required: dict[str, set[_Edge]]
+    ) -> Set[int]:
+        """One round. before: what required each name in the round before. required: the same in this one, filled."""
+        places: set[int] = set()
+        seen: set[tuple[int, str]] = set()
+        waiting = roots[:]
+        while waiting:
+            edge = waiting.pop()
+            if not self._holds(edge.marker, at):
+                continue
+            required.setdefault(edge.name, set()).add(edge)
+            package = self._choice(edge, before.get(edge.name, set()) | required[edge.name])
+            if package is None:
+                continue
+            place = self.packages.index(package)
+            places.add(place)
+            for extra in ("", *edge.extras):
+                if (place, extra) not in seen:
+                    seen.add((place, extra))
+                    waiting += _edges_with(package, extra)
+        return places
+
+    def _choice(self, edge: _Edge, edges: Collection[_Edge]) -> _Package | None:
+        """The newest package that all edges allow, else that one does; None if the lock has none of the name."""
+        several = self.by_name.get(edge.name, [])
+        if len(several) < 2:
+            return several[0] if several else None
+        fitting = [package for package in several if all(_fits(package, each) for each in edges)]
+        fitting = fitting or [package for package in several if _fits(package, edge)]
+        if not fitting:
+            raise _BadEntry(f"no {edge.name} of it fits {edge.version}")
+        return max(fitting, key=lambda package: Version(package.row.version))
+
+
+def _edges_with(package: _Package, extra: str) -> Iterator[_Edge]:
+    """What a package requires; extra: what only this extra adds, unless it is empty."""
+    for edge in package.edges:
+        if edge.is_optional is not bool(extra) or (extra and edge.name not in package.extras.get(extra, ())):
+            continue
+        marker = without_extras(edge.marker, frozenset({extra}))
+        if marker is not None:
+            yield replace(edge, marker=marker)
+
+
+def _fits(package: _Package, edge: _Edge) -> bool:
+    if edge.source and package.reference.lower() != edge.source.lower():
+        return False
+    ranges = [SpecifierSet(specifier_of(each)) for each in edge.version.split("||")]
+    return any(each.contains(package.row.version, prereleases=True) for each in ranges)
+
+
+def _edges_of(name: str, value: Any) -> Iterator[_Edge]:
+    """A line of [tool.poetry.dependencies] or [package.dependencies]."""
+    for each in value if isinstance(value, list) else [value]:
+        table: Table = each if isinstance(each, Mapping) else {"version": each}
+        markers = [str(table.get("markers", ""))]
+        if python := _python(str(table.get("python", ""))):
+            markers += [f'python_full_version {one.operator} "{one.version}"' for one in SpecifierSet(python)]
+        if platform := table.get("platform"):
+            markers.append(f'sys_platform == "{platform}"')
+        yield _Edge(
+            normalised(name),
+            str(table.get("version", "*")),
+            without_credentials(str(table.get("source") or table.get("url") or table.get("git") or "")),
+            " and ".join(in_brackets(marker) for marker in markers if marker),
+            tuple(normalised(str(extra)) for extra in list_of(table, "extras")),
+            table.get("optional") is True,
+        )
+
+
+def _edge_of_line(line: str) -> _Edge:
+    required = Requirement(line)
+    return _Edge(normalised(required.name), str(required.specifier) or "*", marker=str(required.marker or ""))
+
+
+def _base_name(line: object) -> str:
+    """The normalised name of `name[extra] (>=1) ; marker`."""
+    return normalised(re.split(r"[^\w.-]", str(line).strip(), maxsplit=1)[0])
+
+
+def _package(table: Table, path: Path) -> _Package:
+    name, version, source = normalised(str(table.get("name"))), str(table.get("version")), table_of(table, "source")
+    if not (NAME.fits(name) and VERSION.fits(version)):
+        raise _BadEntry(f"{name} {version} is no name and version of a package")
+    kind, url = str(source.get("type", "")), without_credentials(str(source.get("url", "")))
+    if kind in ("file", "hg"):
+        raise UsageError(
+            f"{path}: {name} is from {url}, a {kind} source, which is not supported",
+            hint="lock it from an index, a URL, a git repository or a folder",
+        )
+    row = Row(name, version)
+    if kind == "git":
+        commit = str(source.get("resolved_reference", ""))
+        row = Row(name, version, GIT, source=git_source(path, name, url, commit, str(source.get("subdirectory", ""))))
+    elif kind == "directory":
+        row = Row(name, version, LOCAL, source=url)
+    else:
+        listed = list_of(table, "files")
+        row = replace(row, files=usable(_file(each, url if kind == "url" else None) for each in listed))
+        if kind == "url":
+            row = replace(row, index=DIRECT_URL)
+        elif kind == "legacy":
+            row = replace(row, index=index_name(url), index_url=url)
+    edges = [edge for each, value in table_of(table, "dependencies").items() for edge in _edges_of(each, value)]
+    extras = {}
+    for extra in table_of(table, "extras"):
+        extras[normalised(extra)] = frozenset(map(_base_name, list_of(table, "extras", extra)))
+    reference = str(source.get("reference", "")) if kind == "legacy" else url
+    return _Package(row, table, reference or "pypi", tuple(edges), extras)
+
+
+def _file(each: Any, url: str | None) -> LockedFile:
+    algorithm, _, digest = str(each.get("hash", "")).partition(":")
+    return LockedFile(str(each.get("file", "")), url, digest if algorithm == "sha256" else "")
+
+
+def _marker(table: Table, extras: frozenset[str], groups: frozenset[str]) -> str | None:
+    """Where a package with groups is installed; None: it is not selected."""
+    markers, found = table.get("markers", ""), []
+    for group in map(str, list_of(table, "groups")):
+        if normalised(group) in {_MAIN, *groups}:
+            text = markers.get(group, "") if isinstance(markers, Mapping) else markers
+            found.append(without_extras(str(text), extras))
+    rests = list(dict.fromkeys(each for each in found if each is not None))
+    if not rests:
+        return None
+    return "" if "" in rests else " or ".join(rests)
+
+
+def _python(constraint: str) -> str:
+    """A constraint on Python as specifiers; empty for one with several ranges, which specifiers can't state."""
+    return "" if "|" in constraint else specifier_of(constraint)
+
+
+def specifier_of(constraint: str) -> str:
+    """A constraint of Poetry's (`^1.2`, `~1.2`, `1.2`, `>=1,<2`) as PEP 440; empty for `*`.
+
+    Raises:
+        InvalidSpecifier: it has no such form, or several ranges.
+    """
+    text = constraint.strip()
+    if "|" in text or _TERM.sub("", text).strip(" ,"):
+        raise InvalidSpecifier(f"{text!r} is not one range of versions")
+    found: list[str] = []
+    for operator, version in _TERM.findall(text):
+        if version != "*":
+            found += _bounds(operator, version)
+    SpecifierSet(",".join(found))
+    return ",".join(found)
+
+
+def _bounds(operator: str, version: str) -> list[str]:
+    if operator in ("^", "~"):
+        return [f">={version}", f"<{_after(operator, version)}"]
+    if operator in ("", "="):
+        return [f"=={version}"]
+    return [f"{operator}{version}"]
+
+
+def _after(operator: str, version: str) -> str:
+    """The first version that a caret or a tilde does not allow."""
+    release = re.match(r"\d+(?:\.\d+)*", version)
+    numbers = list(map(int, release[0].split("."))) if release else [0]
+    if operator == "~":
+        numbers = numbers[:2]
+    else:
+        zeros = list(takewhile(lambda number: number == 0, numbers[:-1]))
+        numbers = numbers[: len(zeros) + 1]
+    numbers[-1] += 1
+    return ".".join(map(str, numbers))
