@@ -131,24 +131,33 @@ def stack(session: nox.Session) -> None:
 
 @nox.session
 def gpu_conformance(session: nox.Session) -> None:
-    """Prove that this machine runs the specs: `-- [SPEC ...] [options of envspec conformance]`.
+    """Prove that this machine runs the specs: `-- [SPEC | LOCK ...] [options of envspec conformance]`.
 
     For each spec the lock is checked, its image made, the suite run in it, and the receipt written to
-    `receipts/<name>/`. Without a SPEC: every spec under specs/ that fits this machine. Without Docker or Podman:
+    `receipts/<name>/`. A LOCK is that of another tool by its path, such as `../project/uv.lock`. Without a SPEC:
+    every spec under specs/ that fits this machine. Without Docker or Podman:
     `-- SPEC --local --python PATH`, with the Python of `envspec install SPEC --prefix DIR`.
     """
     develop(session)
     words = list(itertools.takewhile(lambda word: not word.startswith("-"), session.posargs))
     options = session.posargs[len(words) :]
-    specs = [_spec_file(session, word) for word in words] or list(_fitting(session))
-    if not specs:
+    locks = [word for word in words if _is_lock_of_another_tool(word)]
+    specs = [_spec_file(session, word) for word in words if word not in locks]
+    if not words:
+        specs = list(_fitting(session))
+    if not specs and not locks:
         session.error("no spec under specs/ fits this machine: name one, with --device cpu if it has no GPU")
     failed = []
-    for spec in specs:
-        name = _lock_name(spec)
+    named = {_lock_name(spec): spec for spec in specs}
+    for lock in locks:
+        named[Path(lock).absolute().parent.name] = Path(lock)
+    for name, path in named.items():
         try:
-            session.run("envspec", "lock", "--check", str(spec))
-            session.run("envspec", "conformance", name, "--report", f"receipts/{name}", *options)
+            argument = str(path)
+            if argument not in locks:
+                session.run("envspec", "lock", "--check", argument)
+                argument = name
+            session.run("envspec", "conformance", argument, "--report", f"receipts/{name}", *options)
         except nox.command.CommandFailed as fault:
             # The others have something to say as well.
             session.warn(f"{name}: {fault}")
@@ -164,6 +173,11 @@ def gpu_day(session: nox.Session) -> None:
     The Python that runs nox is tested, or `-- --python PATH`; nothing is installed.
     """
     session.run(sys.executable, "bench/gpu_day.py", *session.posargs, external=True)
+
+
+def _is_lock_of_another_tool(word: str) -> bool:
+    name = Path(word).name
+    return Path(word).is_file() and (name.endswith((".lock", ".txt")) or name.startswith("pylock."))
 
 
 def _spec_file(session: nox.Session, word: str) -> Path:

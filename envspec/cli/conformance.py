@@ -11,6 +11,7 @@ import click
 from envspec.cli import options, output
 from envspec.cli.output import Result, in_formats, plain
 from envspec.cli.progress import TerminalReporter
+from envspec.cli.selection import IMAGE
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.text import first_of
 from envspec.errors import EnvspecError, UnfitMachine, UsageError
@@ -63,6 +64,7 @@ SELECTION: Final = options.combined(
 
 @click.command()
 @options.lock_argument(required=False)
+@options.combined(*IMAGE)
 @click.option(
     "--image", metavar="REF", help="Image to test (default: the lock's, built if the engine does not have it)."
 )

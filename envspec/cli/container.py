@@ -14,6 +14,7 @@ import click
 
 from envspec.cli import options, output, terminal
 from envspec.cli.progress import TerminalReporter
+from envspec.cli.selection import IMAGE
 from envspec.errors import UsageError
 from envspec.structs import replace
 
@@ -52,6 +53,7 @@ _options: Final = options.combined(
     options.IMAGE_OFFLINE,
     options.MIRROR,
     options.UNCONFINED,
+    *IMAGE,
     output.output(help_text="JSON: an error before the command starts is a JSON object on stdout."),
 )
 

@@ -11,7 +11,7 @@ from envspec.cli import options, output
 from envspec.cli.inspect import exit_code_of
 from envspec.cli.output import Result, in_formats, plain
 from envspec.cli.progress import TerminalReporter
-from envspec.cli.selection import IMAGE
+from envspec.cli.selection import ENTRYPOINT, IMAGE
 from envspec.errors import UsageError
 from envspec.report import IMAGE_DIFF
 from envspec.structs import replace
@@ -44,6 +44,7 @@ _BUILD: Final = options.combined(
     options.OFFLINE,
     options.jobs("layers to write and files to fetch", "the number of processors"),
     *IMAGE,
+    ENTRYPOINT,
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -25,8 +26,13 @@ _ALL: Final = "*"
 _SELECTING: Final = "of a lock of another tool"
 
 
-def _keep(table: str, key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
-    """A callback that keeps an option's value for the argument LOCK, which is read after all options of this kind."""
+def _keep(
+    table: str, key: str, read: Callable[[str], Any] | None
+) -> Callable[[click.Context, click.Parameter, Any], None]:
+    """A callback that keeps an option's value for the argument LOCK, which is read after all options of this kind.
+
+    read: the value of the key, of the option's text; None: the same.
+    """
 
     def keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         if value in (None, False, ()):
@@ -35,17 +41,38 @@ def _keep(table: str, key: str) -> Callable[[click.Context, click.Parameter, Any
         values = ctx.meta.setdefault(_META, {}).setdefault(table, {})
         if value is True and key != "default_groups":
             value = (_ALL,)
+        if read is not None:
+            value = read(value)
         values[key] = list(value) if isinstance(value, tuple) else value
 
     return keep
 
 
-def _option(*names: str, key: str, help_text: str, table: str = "pip", **attributes: Any) -> Callable[[_F], _F]:
+def _option(
+    *names: str,
+    key: str,
+    help_text: str,
+    table: str = "pip",
+    read: Callable[[str], Any] | None = None,
+    **attributes: Any,
+) -> Callable[[_F], _F]:
     parameter = f"selected_{names[0].strip('-').replace('-', '_')}"
-    keep = _keep(table, key)
+    keep = _keep(table, key, read)
     return click.option(
         *names, parameter, help=help_text, expose_value=False, is_eager=True, callback=keep, **attributes
     )
+
+
+def _words(text: str) -> list[str]:
+    """The words of a command, as a shell splits them.
+
+    Raises:
+        UsageError: a quote is open.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"--entrypoint {text}: {error}", hint='write it as in a shell: "python -m app"') from error
 
 
 #: Which packages of the lock.
@@ -85,6 +112,15 @@ IMAGE: Final = (
         type=click.Choice(("wheel", "editable", "none")),
         help_text="The project beside it, as the last layer (default: wheel if it can be built).",
     ),
+)
+#: What it runs, where no other option says that.
+ENTRYPOINT: Final = _option(
+    "--entrypoint",
+    key="entrypoint",
+    table="image",
+    read=_words,
+    metavar="WORDS",
+    help_text='What a container runs, in one argument: "python -m app".',
 )
 
 

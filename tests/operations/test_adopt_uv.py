@@ -250,7 +250,7 @@ def test_a_lock_without_its_project_is_refused(scene: Scene) -> None:
 def test_words_that_select_are_for_locks_of_other_tools(scene: Scene) -> None:
     user = scene.user()
     folder = user.writes_lock(scene.servers.lock_of(WHEELS[0]))
-    assert "is not a lock of another tool" in refused(user.image("id", folder, "--extra", "more"), 2)
+    assert "is no lock of another tool" in refused(user.image("id", folder, "--extra", "more"), 2)
 
 
 def spec_beside(scene: Scene, rest: str = "") -> Path:
