@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -180,13 +180,25 @@ def _python(found: ForeignLock, path: Path) -> str:
         allowed = SpecifierSet(found.requires_python)
     except InvalidSpecifier as error:
         raise UsageError(f"{path}: requires-python: {error}", hint="correct it with the tool that wrote it") from error
-    for series in _PYTHONS:
-        if any(allowed.contains(f"{series}.{patch}") for patch in range(30)):
-            return series
+    series = [each for each in _PYTHONS if any(allowed.contains(f"{each}.{patch}") for patch in range(30))]
+    if series:
+        return _with_most_wheels(found, series)
     raise UsageError(
         f"{path} requires Python {allowed}, and envspec has {', '.join(sorted(_PYTHONS))}",
         hint="lock it for one of these",
     )
+
+
+def _with_most_wheels(found: ForeignLock, series: Sequence[str]) -> str:
+    """The first series for which the fewest packages have only wheels that it can't load."""
+    from envspec.operations.lock.adopted import without_wheel
+
+    lacking: dict[str, int] = {}
+    for each in series:
+        lacking[each] = without_wheel(found, each)
+        if not lacking[each]:
+            return each
+    return min(lacking, key=lambda name: lacking[name])
 
 
 def _check_torch(found: ForeignLock) -> None:

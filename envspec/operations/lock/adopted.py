@@ -22,6 +22,8 @@ from envspec.models import (
     PACKAGES,
     Decision,
     Package,
+    Platform,
+    Python,
     Resolution,
     Target,
     Unbuilt,
@@ -35,6 +37,8 @@ from envspec.spec.errors import RefusedValues
 from envspec.spec.targets import marker_environment, wheel_tags
 from envspec.structs import replace
 
+#: Of the default base image.
+_NEWEST_GLIBC: Final = (2, 39)
 #: Problems in a message, and tags in one of them.
 _MOST: Final = 8
 
@@ -106,6 +110,18 @@ def adopted_packages(found: ForeignLock, target: Target, spec: Spec) -> Resoluti
             "wrote it",
         )
     return Resolution(target, tuple(packages[name] for name in sorted(packages)))
+
+
+def without_wheel(found: ForeignLock, series: str) -> int:
+    """How many packages have wheels, and none that a Python of this series loads on linux-64."""
+    target = Target(Platform.LINUX_64, Python(f"{series}.0", "spec"), glibc=_NEWEST_GLIBC)
+    ranks, environment = TagRanks(tuple(wheel_tags(target))), marker_environment(target)
+    count = 0
+    for row in found.rows:
+        wheels = [file.filename for file in row.files if file.filename.endswith(".whl")]
+        if wheels and all(ranks.rank(name) is None for name in wheels) and _holds(row.marker, environment):
+            count += 1
+    return count
 
 
 def with_adopted(locked: Resolution, target: Target, spec: Spec, spec_path: Path) -> Resolution:
