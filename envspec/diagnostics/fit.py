@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from typing import Final
 
 from msgspec import Struct
 
@@ -68,6 +69,10 @@ class FitReport(Struct, frozen=True):
             if verdict in verdicts:
                 return verdict
         return FitVerdict.FITS
+
+
+#: What computes on GPUs, by the names on PyPI.
+_FRAMEWORKS: Final = frozenset({"torch", "jaxlib", "tensorflow"})
 
 
 class _TorchBuild(Struct, frozen=True):
@@ -139,7 +144,7 @@ def _part_fits(
         is_unknown = machine.platform is Platform.WIN_64 and lock.is_for_gpus and not cpu_builds
         needs_gpu = has_cuda or is_unknown
     if not needs_gpu:
-        gpus = _without_cuda(lock, cpu_builds, machine)
+        gpus = tuple(_unknown_builds(part)) or _without_cuda(lock, cpu_builds, machine)
         return gpus, _first_change(gpus)
     build = _locked_build(lock, part, facts)
     # A GPU's own finding is about torch.
@@ -156,6 +161,15 @@ def _part_fits(
     others = tuple(_others(read, lock.driver, machine, facts))
     change = _smallest_change(lock.driver, build, machine, facts) or _first_change(others)
     return (driver, *_gpus(lock.driver, build, read, machine, facts), *others, *notes), change
+
+
+def _unknown_builds(part: Resolution) -> Iterator[FitFinding]:
+    """Frameworks of other indexes than PyPI's and PyTorch's, if nothing tells what they are built for."""
+    for pin in pins_of(part):
+        is_known = pin.build is not None or pin.is_default_index or pin.source is not PackageSource.PYPI
+        if pin.name in _FRAMEWORKS and not is_known:
+            why = f"what {pin.name} {pin.version} of {pin.origin} is built for is unknown"
+            yield FitFinding("gpu", FitVerdict.UNKNOWN, why, 'state its CUDA: [cuda] version = "13.0"')
 
 
 def _first_change(findings: Iterable[FitFinding]) -> str:

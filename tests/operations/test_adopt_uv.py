@@ -321,3 +321,17 @@ def test_two_bases_are_two_images(scene: Scene) -> None:
     pyproject.write_text(pyproject.read_text().replace(scene.servers.base.digest, other.digest))
     hold_base(scene.servers.registry.held, other)
     assert user.id_of(scene.lock, *WITHOUT_PROJECT) != first
+
+
+def test_what_torch_of_another_index_is_built_for_is_unknown(scene: Scene) -> None:
+    """Red Hat's wheels have neither a label nor NVIDIA's packages: they are no CPU builds for that."""
+    with IndexServer([File(small_wheel("torch", "2.11.0"))]) as other:
+        text = (
+            f'dependencies = ["torch"]\n\n[[tool.uv.index]]\nname = "other"\nurl = "{other.url}"\nexplicit = true\n\n'
+            '[tool.uv.sources]\ntorch = { index = "other" }\n' + settings_of(scene.servers.base)
+        )
+        lock = write_project(scene.folder / "rebuilt", text, scene.servers.index)
+        ran = scene.user().runs("fit", lock, "--gpu", "H100", "--driver", "580")
+        assert ran.status == 6
+        assert re.search(r"unknown +gpu +what torch 2.11.0 of 127-0-0-1-\d+ is built for is unknown", ran.stdout)
+        assert '[cuda] version = "13.0"' in ran.stdout
