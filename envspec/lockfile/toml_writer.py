@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import Final, TypeAlias
 
 from envspec.spec.dates import time_text
 
-Value: TypeAlias = "str | bool | int | datetime | Sequence[Value] | Mapping[str, Value] | None"
+Value: TypeAlias = "str | bool | int | date | Sequence[Value] | Mapping[str, Value] | None"
 
 _SHORT: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 # TOML wants U+0000..U+001F and U+007F escaped. The others are escaped for whoever reads the file or its diff: line ends
@@ -53,6 +53,8 @@ def _value(value: Value) -> str:
         return str(value)
     if isinstance(value, datetime):
         return time_text(value)
+    if isinstance(value, date):
+        return value.isoformat()
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{bare_key(key)} = {_value(item)}" for key, item in _present(value)) + " }"
     if value is None:
