@@ -51,10 +51,8 @@ def _value(value: Value) -> str:
         return "true" if value else "false"
     if isinstance(value, int):
         return str(value)
-    if isinstance(value, datetime):
-        return time_text(value)
     if isinstance(value, date):
-        return value.isoformat()
+        return time_text(value) if isinstance(value, datetime) else value.isoformat()
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{bare_key(key)} = {_value(item)}" for key, item in _present(value)) + " }"
     if value is None:

@@ -312,7 +312,7 @@ def _wanted(lock: Lock) -> Callable[[Package], bool]:
 
 
 async def completed(options: ImageOptions, context: Context) -> ImageOptions:
-    """The options with all that an image needs and the lock has not: see `_with_base` and `with_built`."""
+    """The options with all that an image needs beyond the lock: see `_with_base` and `with_built`."""
     return await with_built(await _with_base(options, context), context, _wanted(options.lock))
 
 

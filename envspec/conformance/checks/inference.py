@@ -24,9 +24,9 @@ _BLOCKS = 2
 _HEAD = 32
 #: Tokens of the prompts: shorter and longer than a kernel's block, and no two the same.
 _PROMPTS = (1, 7, 33, 70)
-#: torch prefers cuDNN's attention on some GPUs, and cuDNN makes a plan for each new length: on an H200 decoding took
-#: 15 s in fp16, and 1 s in fp32, which cuDNN does not support (torch 2.11, cuDNN 9.19, 2026-11). It gets every fifth
-#: length, odd and even ones.
+#: torch prefers cuDNN's attention on some GPUs, and cuDNN makes a plan for each new length: probably why decoding took
+#: 15 s in fp16 on an H200, and 1 s in fp32, which cuDNN does not support (torch 2.11, cuDNN 9.19, 2026-11). It gets
+#: every fifth length, odd and even ones.
 #: Source: torch, `check_prefer_cudnn_attention` in sdp_utils.cpp, `MHAParams` in cudnn/MHA.cpp.
 _CUDNN_LENGTHS = 5
 #: Keys and values of each block: (batch, heads, tokens, _HEAD).
