@@ -31,6 +31,7 @@ from envspec.facts.gpu import (
 )
 from envspec.facts.tables import at_least, numeric
 from envspec.models import CpuBuild, Driver, GpuCode, GpuCodeFound, Lock, Package, Platform, Resolution
+from envspec.origins import PYTORCH_INDEX
 from envspec.reasons import words
 from envspec.structs import replace
 
@@ -80,11 +81,13 @@ class _TorchBuild(Struct, frozen=True):
 
     channel: of conda; empty for a wheel.
     gpus: those of the spec, by name.
+    is_adopted: whether another tool locked it.
     """
 
     code: GpuCode
     channel: str
     gpus: Mapping[str, ComputeCapability]
+    is_adopted: bool = False
 
     def __str__(self) -> str:
         name = f"{self.channel}'s {self.code.package}" if self.channel else self.code.package
@@ -185,7 +188,7 @@ def _locked_build(lock: Lock, part: Resolution, facts: Facts) -> _TorchBuild | N
         if code.platform is part.target.platform:
             pins = [pin for pin in pins_of(part) if pin.source is PackageSource.CONDA and pin.name == code.package]
             channel = pins[0].origin if pins else ""
-            return _TorchBuild(code, channel, capabilities_of(facts, lock.gpus))
+            return _TorchBuild(code, channel, capabilities_of(facts, lock.gpus), lock.is_adopted)
     return None
 
 
@@ -387,6 +390,9 @@ def _driver_change(minimum: str, gpus: Sequence[ComputeCapability], machine: Mac
 
 def _lock(other: OtherBuild, build: _TorchBuild, machine: Machine, facts: Facts) -> str:
     """`lock torch 2.9.1 cu126 (...)`; as a variant if a GPU of the spec does not run it."""
+    if build.is_adopted:
+        origin = "PyPI" if other.default else PYTORCH_INDEX.format(variant=other.variant)
+        return f"lock torch {other.torch} from {origin}, with the tool that wrote the lock"
     text = f"lock {other}"
     code = facts.gpu_code_of(other.torch, other.variant, machine.platform, other.channel)
     if code and (lost := without_code(build.gpus, GpuCodeFound(code.sm, code.ptx))):
