@@ -38,7 +38,6 @@ from envspec.version import VERSION
 #: Tables of [tool.envspec] that count beside another tool's lock; of [pip], these keys.
 _TABLES: Final = ("env", "cuda", "system", "services", "image", "build", "registry", "conformance", "facts")
 _PIP: Final = ("build", "file_owner")
-_SELECTED: Final = ("extras", "groups", "without_groups", "default_groups", "members")
 #: With one of them, an environment may do without torch.
 _FRAMEWORKS: Final = frozenset({"torch", "jax", "tensorflow"})
 #: Series of Python to choose from, the preferred one first.
@@ -143,7 +142,8 @@ def _pip(path: Path, own: Mapping[str, Any], words: Mapping[str, Any]) -> dict[s
         if key in written:
             pip[key] = written[key]
     if written.get("from") == path.name:
-        pip |= {key: written[key] for key in _SELECTED if key in written}
+        # All of it: keys that choose packages are refused beside `from`.
+        pip |= written
     return pip | dict(words.get("pip", {}))
 
 

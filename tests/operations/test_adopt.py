@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from envspec.context import Context
 from envspec.operations.adopt import Adopted, adopt_lock
+from envspec.spec.errors import SpecError
 
 HASH = "0123456789abcdef" * 4
 
@@ -56,3 +59,15 @@ def test_packages_without_cuda_need_no_warning(tmp_path: Path) -> None:
     assert adopted(tmp_path, text).warnings == ()
     warnings = adopted(tmp_path, text, {"cuda": {"gpus": ["H100"]}}).warnings
     assert any("no locked package states which CUDA it needs" in warning for warning in warnings)
+
+
+def test_what_would_choose_packages_is_refused(tmp_path: Path) -> None:
+    settings = '[tool.envspec.pip]\nfrom = "pylock.toml"\ndependencies = ["einops"]\n'
+    (tmp_path / "pyproject.toml").write_text(settings, encoding="utf-8")
+    with pytest.raises(SpecError, match=r"\[tool.envspec\] pip.dependencies: chooses packages"):
+        adopted(tmp_path, pylock("six-1.17.0-py3-none-any.whl"))
+
+
+def test_a_spec_that_is_locked_without_the_lock_does_not_count(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.envspec.pip]\ndependencies = ["einops"]\n', encoding="utf-8")
+    assert adopted(tmp_path, pylock("six-1.17.0-py3-none-any.whl")).warnings == ()
