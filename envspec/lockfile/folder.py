@@ -66,9 +66,19 @@ def find_lock(argument: str, cwd: Path) -> Path:
     if (cwd / given).is_file():
         raise _not_a_lock(argument, cwd)
     problem = f"there is no lock {argument}"
+    hint = _other_locks(given.name, names_of_locks(cwd))
     if (cwd / given).is_dir():
         problem = f"there is no {LOCK_FILE} in {argument}"
-    raise UsageError(problem, hint=_other_locks(given.name, names_of_locks(cwd)))
+        if found := _foreign_locks(cwd / given):
+            hint = f"name the file: {' or '.join((given / name).as_posix() for name in found)}"
+    raise UsageError(problem, hint=hint)
+
+
+def _foreign_locks(folder: Path) -> list[str]:
+    """The names of locks of other tools in a folder; of a requirements file, only its content would show it."""
+    from envspec.adopt import is_foreign
+
+    return sorted(path.name for path in folder.iterdir() if path.suffix != ".txt" and is_foreign(path))
 
 
 def named_lock(lock: NamedLock) -> Lock:
@@ -79,7 +89,7 @@ def named_lock(lock: NamedLock) -> Lock:
 def _not_a_lock(argument: str, cwd: Path) -> UsageError:
     from envspec.spec.document import read_spec
 
-    hint = f"name a folder with an {LOCK_FILE}, or a name under {LOCKS}/"
+    hint = f"name a folder with an {LOCK_FILE}, a name under {LOCKS}/, or a lock of another tool, such as uv.lock"
     try:
         name = str(read_spec(cwd / argument)["env"]["name"])
     except (OSError, ValueError, LookupError, TypeError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from envspec.context import Context, Step
@@ -15,6 +16,7 @@ from envspec.operations.image import ImageSession, completed, with_mirrors_of
 from envspec.operations.image_source import FoundImage, NoImage, is_in_a_registry, open_image, read_path
 from envspec.operations.session import Session
 from envspec.registry.reference import parse
+from envspec.spec.owner import adopted_source
 
 
 def diff(first: str, second: str, platform: Platform, context: Context) -> ImageDiff:
@@ -92,7 +94,14 @@ async def _build_lock(name: str, lock: Lock, platform: Platform, context: Contex
     async with ImageSession(options, context) as session:
         [assembled] = await session.build()
     image = assembled.image
-    return compared_image(name, image.id, json.loads(image.manifest), json.loads(image.config))
+    return compared_image(_name_of(lock) or name, image.id, json.loads(image.manifest), json.loads(image.config))
+
+
+def _name_of(lock: Lock) -> str:
+    """The lock of another tool, of which a lock in the cache was made; empty for any other lock."""
+    if lock.directory is None or (source := adopted_source(lock.directory)) is None:
+        return ""
+    return os.path.relpath(source)
 
 
 def compared_of(image: FoundImage) -> ComparedImage:

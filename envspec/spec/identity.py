@@ -255,13 +255,13 @@ def _refuse_other(path: Path, cwd: Path) -> None:
         head = file.read(1000)
     if _LOCKED in head:
         raise _is_lock(path, cwd)
-    if is_foreign(path):
-        hint = f"commands take it as it is: `envspec image build {path}`; a spec names it as `from` in [pip]"
-        raise UsageError(f"{path} is a lock of another tool, not a spec", hint=hint)
     for pattern, what in _IMPORTED.items():
         if fnmatchcase(path.name, pattern):
             hint = f"write a spec from it: `envspec init {path} --name NAME`"
             raise UsageError(f"{path} is {what}, not a spec", hint=hint)
+    if is_foreign(path):
+        hint = f"commands take it as it is: `envspec image build {path}`; a spec names it as `from` in [pip]"
+        raise UsageError(f"{path} is a lock of another tool, not a spec", hint=hint)
     if path.name != PYPROJECT:
         return
     try:

@@ -306,8 +306,12 @@ def project(tmp_path: Path) -> Path:
     for name in ("pytorch-2.8", "pytorch-2.9", "cpu"):
         write_folder(tmp_path / "locks" / name, {LOCK_FILE: dump(lock(name=name), {}).encode()})
     (tmp_path / "locks" / "notes").mkdir()
-    (tmp_path / "cpu.toml").write_text("", encoding="utf-8")
+    for name in ("cpu.toml", "uv.lock", "poetry.lock", "requirements.txt"):
+        (tmp_path / name).write_text("", encoding="utf-8")
     return tmp_path
+
+
+NO_LOCK = "name a folder with an envspec.lock, a name under locks/, or a lock of another tool, such as uv.lock"
 
 
 @pytest.mark.parametrize(
@@ -324,7 +328,8 @@ def test_words_for_a_lock(project: Path, argument: str) -> None:
     [
         ("pytorch-2.7", "there is no lock pytorch-2.7\n  hint: did you mean pytorch-2.9 or pytorch-2.8?"),
         ("zebra", "there is no lock zebra\n  hint: locks under locks/: cpu, pytorch-2.8, pytorch-2.9"),
-        ("cpu.toml", "cpu.toml is not a lock\n  hint: name a folder with an envspec.lock, or a name under locks/"),
+        ("cpu.toml", f"cpu.toml is not a lock\n  hint: {NO_LOCK}"),
+        (".", "there is no envspec.lock in .\n  hint: name the file: poetry.lock or uv.lock"),
         (
             "locks/notes",
             "there is no envspec.lock in locks/notes\n  hint: locks under locks/: cpu, pytorch-2.8, pytorch-2.9",

@@ -207,7 +207,8 @@ def test_a_row_without_a_hash_is_refused(scene: Scene) -> None:
 def test_a_package_without_a_file_for_the_platform_is_refused(scene: Scene) -> None:
     changed(scene.lock, "alpha-1.0-py3-none-any", "alpha-1.0-cp39-cp39-win_amd64")
     message = refused(scene.user().runs("fit", scene.lock), 4)
-    assert "alpha 1.0: no file for glibc 2.36: it has cp39-cp39-win_amd64" in message
+    assert "uv.lock can't be installed on linux-64 with Python" in message
+    assert "and glibc 2.36 as it is locked:\n  alpha 1.0: no wheel for that, only cp39-cp39-win_amd64" in message
 
 
 def test_another_hash_is_found_when_the_file_is_fetched(scene: Scene) -> None:
@@ -335,3 +336,16 @@ def test_what_torch_of_another_index_is_built_for_is_unknown(scene: Scene) -> No
         assert ran.status == 6
         assert re.search(r"unknown +gpu +what torch 2.11.0 of 127-0-0-1-\d+ is built for is unknown", ran.stdout)
         assert '[cuda] version = "13.0"' in ran.stdout
+
+
+def test_a_comparison_of_images_names_the_lock_itself(scene: Scene) -> None:
+    user = scene.user()
+    words = '\n[tool.envspec.pip]\nfrom = "uv.lock"\nextras = ["more"]\n'
+    other = scene.folder / "other" / "uv.lock"
+    shutil.copytree(scene.lock.parent, other.parent)
+    pyproject = other.with_name("pyproject.toml")
+    pyproject.write_text(pyproject.read_text() + words)
+    ran = user.image("diff", scene.lock, other)
+    assert ran.status == 10
+    shown = [line.split()[0] for line in ran.stdout.splitlines()[:2]]
+    assert [(user.folder / each).resolve() for each in shown] == [scene.lock, other]

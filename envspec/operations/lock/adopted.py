@@ -96,11 +96,13 @@ def adopted_packages(found: ForeignLock, target: Target, spec: Spec) -> Resoluti
             problems.append(f"{row.name} twice: {other.version} and {row.version}")
             continue
         try:
-            packages[row.name] = _package(row, ranks, target, spec)
+            packages[row.name] = _package(row, ranks, spec)
         except _Unusable as error:
             problems.append(str(error))
     if problems:
-        where = f"{target.platform.value}, Python {target.python.series}"
+        where = f"{target.platform.value} with Python {target.python.series}"
+        if target.glibc:
+            where += f" and glibc {'.'.join(map(str, target.glibc))}"
         shown = [f"\n  {text}" for text in problems[:_MOST]]
         if len(problems) > _MOST:
             shown.append(f"\n  and {len(problems) - _MOST} more")
@@ -176,10 +178,10 @@ def _holds(marker: str, environment: Mapping[str, str]) -> bool:
     return not marker or Marker(marker).evaluate({**environment, "extra": ""})
 
 
-def _package(row: Row, ranks: TagRanks, target: Target, spec: Spec) -> Package:
+def _package(row: Row, ranks: TagRanks, spec: Spec) -> Package:
     if row.index in (GIT, LOCAL):
         return _source(row)
-    file = _file(row, ranks, target, spec)
+    file = _file(row, ranks, spec)
     if not file.sha256:
         raise _Unusable(f"{row.name} {row.version}: it has no hash of {file.filename}")
     url = None if row.index == DEFAULT_INDEX else file.url
@@ -196,7 +198,7 @@ def _package(row: Row, ranks: TagRanks, target: Target, spec: Spec) -> Package:
     )
 
 
-def _file(row: Row, ranks: TagRanks, target: Target, spec: Spec) -> LockedFile:
+def _file(row: Row, ranks: TagRanks, spec: Spec) -> LockedFile:
     """The best wheel, else the sdist."""
     wheels: list[tuple[int, LockedFile]] = []
     sdists: list[LockedFile] = []
@@ -212,11 +214,9 @@ def _file(row: Row, ranks: TagRanks, target: Target, spec: Spec) -> LockedFile:
         return sdists[0]
     if sdists:
         raise _Unusable(f"{row.name} {row.version}: only an sdist, and [pip.build] does not allow its build")
-    raise _Unusable(f"{row.name} {row.version}: no file for glibc {_glibc(target)}: it has {_tags(row.files)}")
-
-
-def _glibc(target: Target) -> str:
-    return ".".join(map(str, target.glibc)) if target.glibc else "none"
+    if not row.files:
+        raise _Unusable(f"{row.name} {row.version}: the lock has no file of it")
+    raise _Unusable(f"{row.name} {row.version}: no wheel for that, only {_tags(row.files)}")
 
 
 def _tags(files: Sequence[LockedFile]) -> str:
@@ -226,7 +226,7 @@ def _tags(files: Sequence[LockedFile]) -> str:
         tails["-".join(file.filename.removesuffix(".whl").split("-")[-3:])] = None
     shown = list(tails)[:_MOST]
     more = ["..."] if len(tails) > _MOST else []
-    return ", ".join([*shown, *more]) or "none"
+    return ", ".join([*shown, *more])
 
 
 def _source(row: Row) -> Package:
