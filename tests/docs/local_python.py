@@ -1,5 +1,7 @@
 """An image of a page's spec, built here: `python -m tests.docs.local_python SPEC`, in a hidden block of the page.
 
+SPEC may be a pyproject.toml, whose [tool.envspec] is the spec.
+
 Pages have `python = "3.11"`, and envspec fetches a standalone build of it. Here the spec gets the Python that
 runs the tests, and a `[[facts.python]]` row with an archive of this Python, which a server on loopback has.
 """
@@ -16,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from envspec.spec.document import root_of
 from tests.support.builders import standalone
 from tests.support.servers.faults import Answer
 from tests.support.servers.threaded import Exchange, Threaded
@@ -50,14 +53,18 @@ def main(spec: Path) -> None:
     if not path.exists():
         standalone.write(path, standalone.of_running())
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    root = ".".join((*root_of(spec), ""))
     row = (
-        f'\n[[facts.python]]\nversion = "{standalone.VERSION}"\nplatform = "linux-64"\nbuild = "20200101"\n'
+        f'\n[[{root}facts.python]]\nversion = "{standalone.VERSION}"\nplatform = "linux-64"\nbuild = "20200101"\n'
         f'url = "{os.environ[_URL]}"\nsha256 = "{sha256}"\nsource = "the Python that runs the tests"\n'
     )
     # Of a series, the newest patch would be taken.
     exact = f'python = "{standalone.VERSION}"\npython_source = "standalone"'
     text = re.sub(r'(?m)^python(_source)? = ".*"\n', "", spec.read_text(encoding="utf-8"))
-    spec.write_text(text.replace("[env]", f"[env]\n{exact}", 1) + row, encoding="utf-8")
+    table = f"[{root}env]\n"
+    if table not in text:
+        text = f"{text}\n{table}"
+    spec.write_text(text.replace(table, f"{table}{exact}\n", 1) + row, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from tests.docs import local_python
 from tests.docs.error_packages import broken_packages, placeholder
 from tests.docs.faulty_hosts import faulty_hosts
 from tests.docs.private_hosts import LOGIN, private_hosts
+from tests.docs.project_backend import hatchling
 from tests.support.builders import base_packages, ecosystem
 from tests.support.builders.cuda_library import CUBIN, Code, container, library
 from tests.support.builders.images import TAG, BaseMade, RegistryInThread, hold_base, make_base
@@ -56,6 +57,7 @@ def default_index() -> list[File]:
             numba 0.61.2 2025-04-09: numpy<2.3
         """),
         File(sdist("flash-attn", "2.8.3"), day("2025-08-14")),
+        File(hatchling(), day("2024-12-15")),
         *broken_packages(),
     ]
 

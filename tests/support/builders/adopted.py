@@ -52,12 +52,18 @@ def write_project(folder: Path, text: str, index: IndexServer, files: Mapping[st
 
 
 def lock_project(folder: Path, index: IndexServer) -> Path:
+    return lock_from(folder, index.url)
+
+
+def lock_from(folder: Path, index: str) -> Path:
+    """Lock a project with the index at a URL; the path of its uv.lock."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("UV_")}
     environ |= {"UV_CACHE_DIR": str(folder.parent / "uv-cache"), "UV_NO_CONFIG": "1"}
-    command = [uv.find_uv_bin(), "lock", "--quiet", "--default-index", index.url, "--python", sys.executable]
+    command = [uv.find_uv_bin(), "lock", "--quiet", "--default-index", index, "--python", sys.executable]
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     lock = folder / "uv.lock"
-    text = lock.read_text().replace(index.url.rstrip("/"), default_index_url({}).rstrip("/"))
-    lock.write_text(text.replace(f"{index.root}/files/", FILES).replace(index.root, FILES.rstrip("/")))
+    text = lock.read_text().replace(index.rstrip("/"), default_index_url({}).rstrip("/"))
+    root = index.rstrip("/").removesuffix("/simple")
+    lock.write_text(text.replace(f"{root}/files/", FILES).replace(root, FILES.rstrip("/")))
     return lock
