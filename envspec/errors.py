@@ -17,7 +17,7 @@ EXIT_CODES: Final[Mapping[int, str]] = {
     5: "network or registry error, or an unusable file from there",
     6: "this machine can't do it, or the conformance suite has nothing to test",
     7: "the conformance suite failed, or did not test enough for an answer",
-    8: "the environment differs from its lock, or a build from its record",
+    8: "the environment or the image differs from its lock, or a build from its record",
     10: "`diff`, `image diff` or `receipts` found differences, `init` left lines out, or `audit-project` found errors",
     126: "`run`: the command can't be started",
     127: "`run`: there is no such command in the image",

@@ -1,4 +1,4 @@
-"""`envspec image`: build, id, diff, mirror."""
+"""`envspec image`: build, id, diff, verify, mirror."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from envspec.cli.inspect import exit_code_of
 from envspec.cli.output import Result, in_formats, plain
 from envspec.cli.progress import TerminalReporter
 from envspec.cli.selection import ENTRYPOINT, IMAGE
-from envspec.errors import UsageError
-from envspec.report import IMAGE_DIFF
+from envspec.errors import EnvspecError, UsageError
+from envspec.report import IMAGE_DIFF, IMAGE_VERIFICATION
 from envspec.structs import replace
 
 if TYPE_CHECKING:
@@ -48,10 +48,14 @@ _BUILD: Final = options.combined(
 )
 
 
+class ImageDiffers(EnvspecError, exit_code=8, code="image-differs"):
+    """An image differs from its lock."""
+
+
 @click.group(invoke_without_command=False)
 @output.messages
 def command() -> None:
-    """Build a lock's image, show its ID, compare images, copy a base image."""
+    """Build a lock's image, show its ID, compare images, verify one, copy a base image."""
 
 
 @command.command("build")
@@ -146,6 +150,41 @@ def diff(first: str, second: str, platform: Platform | None, mirrors: Sequence[s
         context = options.context_of({"mirrors": mirrors}, reporter)
         found = image_diff.diff(first, second, platform or this_platform(), context)
     return in_formats(IMAGE_DIFF, found, exit_code_of(is_different=found.is_changed))
+
+
+@command.command("verify")
+@click.argument("reference", metavar="REF")
+@options.LOCK
+@click.option("--deep", is_flag=True, help="Read all layers, and compare their files.")
+@options.platform_option(options.IMAGE_PLATFORMS, "Platform, if an image has several (default: this machine's).")
+@options.MIRROR
+@options.UNCONFINED
+@options.OFFLINE
+@options.jobs("layers to read and files to fetch", "the number of processors")
+@output.output(IMAGE_VERIFICATION)
+def verify(reference: str, lock: str, deep: bool, platform: Platform | None, **chosen: Any) -> Result:
+    """Check that an image was built from LOCK: its packages, config, base and ID.
+
+    REF is an image in a registry, an OCI layout, or a tar. By default no layer is read, and nothing is fetched but
+    documents: the ID is compared if the lock records it, or if everything that the image is built from is in the cache.
+    With --deep, what is missing is fetched. Exit code 8, with all differences, if the image differs.
+
+    \b
+    envspec image verify ghcr.io/team/train:1 pytorch-2.9
+    envspec image verify train.tar pytorch-2.9 --deep         each file
+    """
+    from envspec.operations.image_verify import Depth, verify
+
+    depth = Depth.FILES if deep else Depth.DOCUMENTS
+    with TerminalReporter("image verify") as reporter:
+        found = verify(reference, lock, platform, options.context_of(chosen, reporter), depth)
+    if found.is_same:
+        return in_formats(IMAGE_VERIFICATION, found)
+    error = ImageDiffers(
+        f"{reference} is not the image of {found.lock}",
+        hint=f"build it again: `envspec image build {lock}`; or name the lock that it was built from",
+    )
+    return in_formats(IMAGE_VERIFICATION, found, error=error)
 
 
 @command.command("mirror")

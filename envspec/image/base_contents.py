@@ -130,7 +130,7 @@ async def read_base(
         async with turn:
             open_blob = await opened(blob)
             try:
-                found = await _read(open_blob(blob), blob, patterns, on_read)
+                found = await read_streamed(open_blob(blob), blob, patterns, on_read)
             except BadLayer as error:
                 raise BadBase(
                     f"{base.name}: its layer {blob.digest} can't be read: {error}", hint="select another base image"
@@ -142,10 +142,21 @@ async def read_base(
     return contents_of(merged(layers), env, base.name)
 
 
-async def _read(
-    stream: AsyncGenerator[bytes, None], blob: Descriptor, patterns: Sequence[Pattern], on_read: Callable[[int], object]
+async def read_streamed(
+    stream: AsyncGenerator[bytes, None],
+    blob: Descriptor,
+    patterns: Sequence[Pattern],
+    on_read: Callable[[int], object],
+    unpacked: Callable[[bytes], object] = lambda _: None,
 ) -> LayerContents:
-    """What a layer contains; its digest is checked at its end. stream: closed afterwards."""
+    """What a layer contains; its digest is checked at its end.
+
+    stream: closed afterwards.
+    on_read, unpacked: called with the number of bytes that were read, and with each piece of the tar.
+
+    Raises:
+        BadLayer: it can't be read, or its bytes have another digest.
+    """
     loop, cancel = asyncio.get_running_loop(), threading.Event()
     algorithm, _, expected = blob.digest.partition(":")
     digest = hashlib.new(algorithm)
@@ -168,7 +179,7 @@ async def _read(
             yield data
 
     def read() -> LayerContents:
-        found = read_layer(cancellable(pieces(), cancel), blob.size_bytes, patterns)
+        found = read_layer(cancellable(pieces(), cancel), blob.size_bytes, patterns, unpacked)
         if digest.hexdigest() != expected:
             raise BadLayer("its bytes have another digest")
         return found

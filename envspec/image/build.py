@@ -32,7 +32,7 @@ from envspec.image.config import (
     image_config,
     image_of,
 )
-from envspec.image.layers.ownership import OwnedPathCache
+from envspec.image.layers.ownership import OwnedPathCache, OwningSource
 from envspec.image.layers.partition import partition
 from envspec.image.layers.store import LayerStore
 from envspec.image.layers.types import Compression, Image, Layer, LayerSource
@@ -69,7 +69,8 @@ class _Plan(Struct, frozen=True):
 class BuiltImage(Struct, frozen=True):
     """locked_id: the ID of the image without the project's code: it follows from the lock alone. system: the layer for
     the lock's record. system_files: what it consists of. wheels: what their libraries contain and need, by the wheel's
-    SHA-256; only of wheels with libraries.
+    SHA-256; only of wheels with libraries. owning: the sources of the layers of Python and packages.
+    locked: the layers above the base, without those of the project's code.
     """
 
     image: Image
@@ -78,6 +79,8 @@ class BuiltImage(Struct, frozen=True):
     system: SystemLayer | None
     system_files: SystemSource | None
     wheels: Mapping[str, WheelContent]
+    owning: tuple[OwningSource, ...]
+    locked: tuple[Layer, ...]
 
 
 class WheelBuilds(NamedTuple):
@@ -131,10 +134,12 @@ class ImageBuilder:
         layers = await self._layers(resolution, plan)
         identity, run = self._options.identity, services_config(lock.image)
         config = image_config(lock, identity, platform, base, layers, run)
-        locked = image_config(lock, identity, platform, base, layers[: len(layers) - plan.code], run)
+        of_lock = tuple(layers[: len(layers) - plan.code])
+        locked = image_config(lock, identity, platform, base, of_lock, run)
         image = image_of(platform, config, (*base.layers, *layers), annotations_of(lock, identity, base))
         wheels = dict(pair for layer in layers for pair in layer.wheels)
-        return BuiltImage(image, digest_of(locked), base, plan.system, plan.system_files, wheels)
+        owning = (*plan.below.sources, *plan.wheels)
+        return BuiltImage(image, digest_of(locked), base, plan.system, plan.system_files, wheels, owning, of_lock)
 
     async def _plan(self, resolution: Resolution, base: Base) -> _Plan:
         lock, python = self._options.lock, resolution.target.python

@@ -81,7 +81,7 @@ def size_of(layers: Sequence[Layer]) -> int:
 def compared_image(name: str, image_id: str, manifest: Mapping[str, Any], config: Mapping[str, Any]) -> ComparedImage:
     """Parse an image's documents. Raises LookupError, TypeError, ValueError: they are not an image's."""
     blobs = [Descriptor(each["mediaType"], each["digest"], int(each["size"])) for each in manifest["layers"]]
-    history = [each.get("created_by", "") for each in config.get("history", ()) if not each.get("empty_layer")]
+    history = [str(each.get("created_by", "")) for each in config.get("history", ()) if not each.get("empty_layer")]
     if len(history) != len(blobs):
         history = [""] * len(blobs)
     layers = tuple(Layer(*each) for each in zip(config["rootfs"]["diff_ids"], blobs, history, strict=True))

@@ -25,6 +25,7 @@ class ImageStage(Stages):
     PUSHING = "pushing"
     LOADING = "loading into the engine"
     PULLING = "pulling the image"
+    READING = "reading layers"
 
 
 class Bytecode(Enum):

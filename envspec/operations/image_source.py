@@ -13,7 +13,7 @@ from typing import IO, Any, Final
 from msgspec import Struct
 
 from envspec.context import Context
-from envspec.errors import UsageError
+from envspec.errors import OfflineMiss, UsageError
 from envspec.escaping import excerpt
 from envspec.image.base_contents import OpenBlob
 from envspec.io.files import read_untrusted
@@ -65,6 +65,8 @@ async def open_image(name: str, platform: Platform, context: Context) -> AsyncIt
         return
     if not is_in_a_registry(name):
         raise NoImage(name, "there is no tar or OCI layout at this path, and no host or tag of a registry in it")
+    if context.is_offline:
+        raise OfflineMiss(name, "name a tar or an OCI layout, or run with a network")
     async with Session(context) as session:
         yield await _read_registry(name, platform, session)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from envspec.diagnostics.explain import Explanation, PackageExplanation
     from envspec.diagnostics.fit import FitReport
     from envspec.image.diff import ImageDiff
+    from envspec.image.verification import ImageVerification
     from envspec.importers.result import Imported
     from envspec.lockfile.diff import LockDiff
     from envspec.receipts.compare import Comparison
@@ -66,6 +67,7 @@ DOCTOR: Final[Formats[Sequence[DoctorFinding]]] = Formats("machine:doctor_as_tex
 AUDIT: Final[Formats[AuditReport]] = Formats("audit:as_text", "audit:as_json", "audit:as_github", "audit:as_sarif")
 IMPORT: Final[Formats[Imported]] = Formats("importing:as_text", "importing:as_json")
 IMAGE_DIFF: Final[Formats[ImageDiff]] = Formats("diff:image_as_text", "diff:image_as_json")
+IMAGE_VERIFICATION: Final[Formats[ImageVerification]] = Formats("verification:as_text", "verification:as_json")
 
 #: Files of a receipt's folder -> format.
 RECEIPT_FILES: Final = {

@@ -57,7 +57,7 @@ def test_every_command_offers_json_and_quiet(envspec: Envspec) -> None:
     # The formats of `export` are those of its files.
     groups = ("image", "cache", "fleet")
     commands: list[tuple[str, ...]] = [(name,) for name in COMMANDS if name not in (*groups, "export")]
-    commands += [("image", name) for name in ("build", "id", "diff", "mirror")]
+    commands += [("image", name) for name in ("build", "id", "diff", "verify", "mirror")]
     commands += [("fleet", name) for name in ("job", "report")]
     commands += [("cache", name) for name in ("size", "prune", "clear")]
     for words in commands:

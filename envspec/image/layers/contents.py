@@ -78,15 +78,23 @@ class LayerContents(Struct):
     emptied: list[str]
 
 
-def read_layer(packed: Iterable[bytes], packed_bytes: int, patterns: Sequence[Pattern]) -> LayerContents:
-    """What a layer contains of the patterns' entries. packed: all of its blob: gzip, zstd or a plain tar.
+def read_layer(
+    packed: Iterable[bytes],
+    packed_bytes: int,
+    patterns: Sequence[Pattern],
+    unpacked: Callable[[bytes], object] = lambda _: None,
+) -> LayerContents:
+    """What a layer contains of the patterns' entries.
+
+    packed: all of its blob: gzip, zstd or a plain tar.
+    unpacked: called with each piece of the tar, in order.
 
     Raises:
         BadLayer: it can't be read, or is larger than any real one.
     """
     found = LayerContents({}, [], [])
     try:
-        file = _Unpacked(_unpacked(packed), max_unpacked_bytes(packed_bytes))
+        file = _Unpacked(_passed(_unpacked(packed), unpacked), max_unpacked_bytes(packed_bytes))
         # An empty layer may be an empty file.
         if file.is_empty():
             return found
@@ -211,6 +219,12 @@ def _unpacked(packed: Iterable[bytes]) -> Iterator[bytes]:
     elif head.startswith(b"\x28\xb5\x2f\xfd"):
         plain = zstd.ZstdFile(file)
     return iter(partial(plain.read, _PIECE_BYTES), b"")
+
+
+def _passed(pieces: Iterable[bytes], to: Callable[[bytes], object]) -> Iterator[bytes]:
+    for piece in pieces:
+        to(piece)
+        yield piece
 
 
 class _Unpacked:

@@ -1,0 +1,332 @@
+"""Whether an image was built from a lock: by its documents, its ID, and the content of its layers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
+from enum import Enum
+from functools import partial
+from typing import Any, Final
+
+from msgspec import Struct
+
+from envspec.context import Connectivity, Context, ReporterOf, comma_separated
+from envspec.diagnostics.machine import this_platform
+from envspec.errors import EnvspecError, OfflineMiss
+from envspec.image.base import ManifestCache, base_at, pinned_base
+from envspec.image.base_contents import read_streamed
+from envspec.image.build import BuiltImage
+from envspec.image.config import LABEL_LOCK, Base, canonical, image_config, own_labels
+from envspec.image.layers.contents import BadLayer, LayerContents, Pattern, merged, read_layer
+from envspec.image.layers.ownership import OwnedPathCache
+from envspec.image.layers.store import BlobStore
+from envspec.image.layers.types import Layer
+from envspec.image.options import Bytecode, ImageOptions, ImageStage
+from envspec.image.services import ServicesSource, has_pip, services_config
+from envspec.image.verification import (
+    OWN,
+    ImageDrift,
+    ImageFinding,
+    ImageVerification,
+    compare_config,
+    compare_files,
+    compare_layers,
+    compare_packages,
+    listed_packages,
+    only_package,
+    owner_of,
+    title_of,
+)
+from envspec.io.tasks import gather_or_cancel, run_in_thread, run_interruptible
+from envspec.models import Lock, Platform, Resolution
+from envspec.operations.image import ImageSession, with_built, with_mirrors_of
+from envspec.operations.image_cache import ImageRequest
+from envspec.operations.image_diff import compared_of
+from envspec.operations.image_source import FoundImage, NoImage, open_image
+from envspec.operations.lock_state import lacks_wheel
+from envspec.operations.session import Session
+from envspec.registry.reference import is_digest
+from envspec.registry.types import OCI_PLATFORMS, digest_of, read_json
+from envspec.structs import replace
+
+#: For a base's registry that can't be reached: the rest is compared without it.
+_QUICK_S: Final = 5.0
+
+
+class Depth(Enum):
+    """What of an image is read: its documents, or its layers too."""
+
+    DOCUMENTS = "documents"
+    FILES = "files"
+
+
+def verify(
+    reference: str, lock: str, platform: Platform | None, context: Context, depth: Depth = Depth.DOCUMENTS
+) -> ImageVerification:
+    """Compare an image in a registry, a layout or a tar with a lock.
+
+    By its documents, no layer and no wheel is fetched: its ID is compared if the lock records it, or if all that the
+    lock's image is made of is in the cache. By its files, what is missing is fetched or built.
+
+    platform: of an index, by default this machine's.
+
+    Raises:
+        NoImage: it can't be read. UsageError, DamagedLock: the lock can't be read. NetworkError: the registry does not
+            return the image.
+    """
+    context = replace(context, reporter=ReporterOf(progress=context.reporter.progress))
+    return run_interruptible(_verify(reference, lock, platform or this_platform(), context, depth))
+
+
+async def _verify(reference: str, lock: str, platform: Platform, context: Context, depth: Depth) -> ImageVerification:
+    async with open_image(reference, platform, context) as image:
+        config = dict(read_json(image.config, "application/json", where=image.name))
+        words = (config.get("os"), config.get("architecture"))
+        platform = next((each for each, names in OCI_PLATFORMS.items() if names == words), platform)
+        requests = []
+        for bytecode in (True, False):
+            requests.append(ImageRequest(lock, context, platforms=[platform.value], bytecode=bytecode))
+        locked = requests[0].lock
+        result = ImageVerification(image.name, image.id, locked.name, platform.value)
+        if platform in locked.linux_platforms and OCI_PLATFORMS[platform] == words:
+            subject = _subject_of(image, config, locked, platform)
+            await _compare(subject, requests, context, depth, result)
+        else:
+            named = comma_separated(locked.linux_platforms), "/".join(map(str, words))
+            result.findings.append(ImageFinding(ImageDrift.PLATFORM, "", "", *named))
+        return result
+
+
+class _Subject(Struct, frozen=True):
+    """An image for a platform of the lock.
+
+    below, above, code: its layers: of the base, of the lock, of the project's code.
+    """
+
+    image: FoundImage
+    config: dict[str, Any]
+    platform: Platform
+    resolution: Resolution
+    below: tuple[Layer, ...]
+    above: tuple[Layer, ...]
+    code: tuple[Layer, ...]
+
+    @property
+    def locked_id(self) -> str:
+        """Its ID without the project's code."""
+        if not self.code:
+            return self.image.id
+        count = len(self.code)
+        rootfs = self.config["rootfs"] | {"diff_ids": self.config["rootfs"]["diff_ids"][:-count]}
+        return digest_of(canonical(self.config | {"rootfs": rootfs, "history": self.config["history"][:-count]}))
+
+
+def _subject_of(image: FoundImage, config: dict[str, Any], lock: Lock, platform: Platform) -> _Subject:
+    layers = compared_of(image).layers
+    if not all(is_digest(each.diff_id) and is_digest(each.blob.digest) for each in layers):
+        raise NoImage(image.name, "a layer has no valid digest")
+    resolution = next(each for each in lock.resolutions if each.target.platform is platform)
+    own = next((at for at, each in enumerate(layers) if each.created_by.startswith(OWN)), len(layers))
+    end = len(layers)
+    if lock.image.has_code:
+        last = OWN + ServicesSource(lock.image, "", has_pip(resolution)).title
+        end = next((at + 1 for at, each in enumerate(layers) if each.created_by == last), end)
+    return _Subject(image, config, platform, resolution, layers[:own], layers[own:end], layers[end:])
+
+
+def _known_ids(requests: Sequence[ImageRequest], platform: Platform) -> set[str]:
+    """IDs that the lock records, or that this machine has built."""
+    found = set[str]()
+    lock = requests[0].lock
+    if not lock.image.has_code:
+        found.update(row.id for row in lock.images if row.platform is platform)
+    for request in requests:
+        if (cached := request.cached()) is not None:
+            found.update(identity for _, identity in cached.ids)
+    return found
+
+
+async def _compare(
+    subject: _Subject, requests: Sequence[ImageRequest], context: Context, depth: Depth, result: ImageVerification
+) -> None:
+    for layer in subject.code:
+        result.not_compared[f"layer `{title_of(layer)}`"] = "the project's code is not of the lock"
+    wrong: list[Layer] = []
+    if depth is Depth.FILES:
+        wrong = await _wrong_layers(subject, context, result)
+    has_id = subject.image.id in _known_ids(requests, subject.platform)
+    if has_id:
+        result.compared += ["labels", "config", "base", "image ID"]
+    async with AsyncExitStack() as stack:
+        if not has_id or wrong:
+            expected = await _expect(subject, requests[0], context, depth, stack)
+            if not has_id:
+                _compare_documents(subject, expected, result)
+            if depth is Depth.FILES:
+                await _compare_files(subject, wrong, expected, context, result)
+        elif depth is Depth.FILES:
+            result.compared.append("files")
+
+
+class _Expected(Struct):
+    """What the lock gives.
+
+    options: with the wheels of sources that the lock does not record, if they are known.
+    base: None if it can't be read.
+    built: None if the image can't be built; session: of its layers.
+    failed: why something is None.
+    """
+
+    options: ImageOptions
+    base: Base | None = None
+    built: BuiltImage | None = None
+    session: ImageSession | None = None
+    failed: EnvspecError | None = None
+
+
+async def _expect(
+    subject: _Subject, request: ImageRequest, context: Context, depth: Depth, stack: AsyncExitStack
+) -> _Expected:
+    expected = _Expected(request.options)
+    lock = expected.options.lock
+    context = with_mirrors_of(lock, context)
+    timeouts = context.timeouts
+    if depth is Depth.DOCUMENTS:
+        timeouts = replace(timeouts, connect_s=_QUICK_S, stall_s=_QUICK_S, attempts=1)
+    clients = await stack.enter_async_context(Session(context, timeouts))
+    manifests = ManifestCache(BlobStore(context.cache), clients.registry, context.connectivity, lambda: None)
+    try:
+        expected.base = await base_at(*pinned_base(lock, subject.platform), manifests)
+        if depth is Depth.DOCUMENTS:
+            context = replace(context, connectivity=Connectivity.OFFLINE)
+            # Those of sources that the lock does not record are known once they are built.
+            if missing := [each for each in request.missing_wheels() if not lacks_wheel(each)]:
+                raise OfflineMiss(f"{missing[0].name} {missing[0].version}")
+        await _build(subject, expected, context, stack)
+    except EnvspecError as error:
+        expected.failed = error
+    return expected
+
+
+async def _build(subject: _Subject, expected: _Expected, context: Context, stack: AsyncExitStack) -> None:
+    """The image with bytecode or the one without, whichever has more layers of the subject."""
+    options = await with_built(expected.options, context)
+    found, most = {layer.diff_id for layer in subject.above}, -1
+    for bytecode in Bytecode:
+        session = await stack.enter_async_context(ImageSession(replace(options, bytecode=bytecode), context))
+        [built] = await session.build()
+        layers = {layer.diff_id for layer in built.locked}
+        if len(layers & found) > most:
+            most = len(layers & found)
+            expected.options, expected.built, expected.session = options, built, session
+        if layers <= found:
+            return
+
+
+def _compare_documents(subject: _Subject, expected: _Expected, result: ImageVerification) -> None:
+    options, built, base = expected.options, expected.built, expected.base
+    lock, identity, platform = options.lock, options.identity, subject.platform
+    result.compared.append("labels")
+    document: dict[str, Any] = {"config": {"Labels": own_labels(lock, identity, platform)}}
+    if base is not None:
+        result.compared += ["config", "base"]
+        document = json.loads(image_config(lock, identity, platform, base, (), services_config(lock.image)))
+    if built is not None:
+        result.compared.append("image ID")
+        if built.locked_id == subject.locked_id:
+            return
+    elif expected.failed is not None:
+        what = "image ID" if base else "config, base, image ID"
+        result.not_compared[what] = expected.failed.message.removeprefix("offline, and ")
+    found = list(compare_config(document, subject.config, whole=base is not None))
+    if built is None and any(map(lacks_wheel, subject.resolution.packages)):
+        # The label is of the lock with the wheels of its sources, which are not known.
+        found = [each for each in found if each.path != LABEL_LOCK]
+    if base is not None and [each.diff_id for each in base.layers] != [each.diff_id for each in subject.below]:
+        found.append(ImageFinding(ImageDrift.BASE, expected=f"{base.name}@{base.digest}"))
+    found += compare_packages(subject.resolution, listed_packages(map(title_of, subject.above)))
+    if built is not None:
+        found += compare_layers(built.locked, subject.above)
+        # Texts of the history, or another form of the same JSON.
+        found = found or [ImageFinding(ImageDrift.CONFIG_BYTES)]
+    result.findings += found
+
+
+def _sha256(pieces: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+#: What is kept of layers that differ.
+_FILES: Final = (Pattern(re.compile(r".+", re.DOTALL), _sha256, folders=True),)
+
+
+async def _read(
+    subject: _Subject, layers: Sequence[Layer], context: Context, patterns: Sequence[Pattern] = ()
+) -> list[tuple[str, LayerContents]]:
+    """Of each layer the digest of its tar, or why it can't be read, and the entries that the patterns keep."""
+    moved = Session(context).bytes_moved(ImageStage.READING, sum(each.blob.size_bytes for each in layers))
+
+    async def read(layer: Layer) -> tuple[str, LayerContents]:
+        digest = hashlib.new(layer.diff_id.partition(":")[0])
+        stream = subject.image.opened(layer.blob)
+        try:
+            contents = await read_streamed(stream, layer.blob, patterns, moved, digest.update)
+        except (BadLayer, OSError, LookupError) as error:
+            return str(error), LayerContents({}, [], [])
+        return f"{digest.name}:{digest.hexdigest()}", contents
+
+    return await gather_or_cancel(map(read, layers), context.jobs)
+
+
+async def _wrong_layers(subject: _Subject, context: Context, result: ImageVerification) -> list[Layer]:
+    """Read all layers: those whose content is not the one in the config."""
+    layers = (*subject.below, *subject.above, *subject.code)
+    wrong = []
+    for layer, (digest, _) in zip(layers, await _read(subject, layers, context), strict=True):
+        if digest != layer.diff_id:
+            wrong.append(layer)
+            title = title_of(layer)
+            found = ImageFinding(ImageDrift.LAYER_BYTES, only_package(title), title, layer.diff_id, digest)
+            result.findings.append(found)
+    return wrong
+
+
+async def _compare_files(
+    subject: _Subject, wrong: Sequence[Layer], expected: _Expected, context: Context, result: ImageVerification
+) -> None:
+    """Compare the files of layers that are not the lock's with those of the lock's layers that are missing.
+
+    Raises:
+        EnvspecError: why the lock's image can't be built, if no difference is known.
+    """
+    built, session = expected.built, expected.session
+    if built is None or session is None:
+        if expected.failed is not None:
+            if not result.findings:
+                raise expected.failed
+            result.not_compared["files"] = expected.failed.message
+        return
+    kept = {each.diff_id for each in subject.above} - {each.diff_id for each in wrong}
+    absent = [each for each in built.locked if each.diff_id not in kept]
+    kept &= {each.diff_id for each in built.locked}
+
+    def read_absent() -> list[LayerContents]:
+        contents = []
+        for each in absent:
+            contents.append(read_layer(session.open(each.blob).chunks(), each.blob.size_bytes, _FILES))
+        return contents
+
+    wanted = await session.with_wheels(lambda: run_in_thread(read_absent))
+    others = [each for each in subject.above if each.diff_id not in kept]
+    found = [contents for _, contents in await _read(subject, others, context, _FILES)]
+    owners = await run_in_thread(OwnedPathCache(context.cache).owners, built.owning)
+    removed = {path for each in found for path in (*each.removed, *each.emptied)}
+    owner = partial(owner_of, owners=owners, names=subject.resolution.names)
+    result.findings += compare_files(merged(wanted), merged(found), removed, owner)
+    result.compared.append("files")
