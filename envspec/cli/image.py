@@ -161,6 +161,7 @@ def diff(first: str, second: str, platform: Platform | None, mirrors: Sequence[s
 @options.UNCONFINED
 @options.OFFLINE
 @options.jobs("layers to read and files to fetch", "the number of processors")
+@options.combined(*IMAGE, ENTRYPOINT)
 @output.output(IMAGE_VERIFICATION)
 def verify(reference: str, lock: str, deep: bool, platform: Platform | None, **chosen: Any) -> Result:
     """Check that an image was built from LOCK: its packages, config, base and ID.

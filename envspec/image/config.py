@@ -139,8 +139,10 @@ def own_labels(lock: Lock, identity: str, platform: Platform) -> dict[str, str]:
     }
     base = lock.on(platform).base_image
     if base is not None:
-        digest = next((row.digest for row in base.digests if row.platform is platform), None)
-        labels |= {_BASE_NAME: base.name, _BASE_DIGEST: digest or ""}
+        labels[_BASE_NAME] = base.name
+        for row in base.digests:
+            if row.platform is platform and row.digest:
+                labels[_BASE_DIGEST] = row.digest
     return labels
 
 

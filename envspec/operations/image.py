@@ -312,11 +312,11 @@ def _wanted(lock: Lock) -> Callable[[Package], bool]:
 
 
 async def completed(options: ImageOptions, context: Context) -> ImageOptions:
-    """The options with all that an image needs beyond the lock: see `_with_base` and `with_built`."""
-    return await with_built(await _with_base(options, context), context, _wanted(options.lock))
+    """The options with all that an image needs beyond the lock: see `with_bases` and `with_built`."""
+    return await with_built(await with_bases(options, context), context, _wanted(options.lock))
 
 
-async def _with_base(options: ImageOptions, context: Context) -> ImageOptions:
+async def with_bases(options: ImageOptions, context: Context) -> ImageOptions:
     """The options with the digests of the bases, for the lock of another tool: no network was used to adopt it. They
     are kept: the next image has the same base.
     """

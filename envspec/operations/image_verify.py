@@ -19,7 +19,7 @@ from envspec.errors import EnvspecError, OfflineMiss
 from envspec.image.base import ManifestCache, base_at, pinned_base
 from envspec.image.base_contents import read_streamed
 from envspec.image.build import BuiltImage
-from envspec.image.config import LABEL_LOCK, Base, canonical, image_config, own_labels
+from envspec.image.config import LABEL_LOCK, LABEL_PACKAGES, Base, canonical, image_config, own_labels
 from envspec.image.layers.contents import BadLayer, LayerContents, Pattern, merged, read_layer
 from envspec.image.layers.ownership import OwnedPathCache
 from envspec.image.layers.store import BlobStore
@@ -41,8 +41,8 @@ from envspec.image.verification import (
     title_of,
 )
 from envspec.io.tasks import gather_or_cancel, run_in_thread, run_interruptible
-from envspec.models import Lock, Platform, Resolution
-from envspec.operations.image import ImageSession, with_built, with_mirrors_of
+from envspec.models import GIT, LOCAL, Lock, Package, Platform, Resolution
+from envspec.operations.image import ImageSession, completed, with_bases, with_mirrors_of
 from envspec.operations.image_cache import ImageRequest
 from envspec.operations.image_diff import compared_of
 from envspec.operations.image_source import FoundImage, NoImage, open_image
@@ -128,13 +128,17 @@ def _subject_of(image: FoundImage, config: dict[str, Any], lock: Lock, platform:
     layers = compared_of(image).layers
     if not all(is_digest(each.diff_id) and is_digest(each.blob.digest) for each in layers):
         raise NoImage(image.name, "a layer has no valid digest")
-    resolution = next(each for each in lock.resolutions if each.target.platform is platform)
+    resolution = _resolution_of(lock, platform)
     own = next((at for at, each in enumerate(layers) if each.created_by.startswith(OWN)), len(layers))
     end = len(layers)
     if lock.image.has_code:
         last = OWN + ServicesSource(lock.image, "", has_pip(resolution)).title
         end = next((at + 1 for at, each in enumerate(layers) if each.created_by == last), end)
     return _Subject(image, config, platform, resolution, layers[:own], layers[own:end], layers[end:])
+
+
+def _resolution_of(lock: Lock, platform: Platform) -> Resolution:
+    return next(each for each in lock.resolutions if each.target.platform is platform)
 
 
 def _known_ids(requests: Sequence[ImageRequest], platform: Platform) -> set[str]:
@@ -199,7 +203,8 @@ async def _expect(
     clients = await stack.enter_async_context(Session(context, timeouts))
     manifests = ManifestCache(BlobStore(context.cache), clients.registry, context.connectivity, lambda: None)
     try:
-        expected.base = await base_at(*pinned_base(lock, subject.platform), manifests)
+        expected.options = await with_bases(expected.options, context)
+        expected.base = await base_at(*pinned_base(expected.options.lock, subject.platform), manifests)
         if depth is Depth.DOCUMENTS:
             context = replace(context, connectivity=Connectivity.OFFLINE)
             # Those of sources that the lock does not record are known once they are built.
@@ -213,7 +218,7 @@ async def _expect(
 
 async def _build(subject: _Subject, expected: _Expected, context: Context, stack: AsyncExitStack) -> None:
     """The image with bytecode or the one without, whichever has more layers of the subject."""
-    options = await with_built(expected.options, context)
+    options = await completed(expected.options, context)
     found, most = {layer.diff_id for layer in subject.above}, -1
     for bytecode in Bytecode:
         session = await stack.enter_async_context(ImageSession(replace(options, bytecode=bytecode), context))
@@ -241,18 +246,30 @@ def _compare_documents(subject: _Subject, expected: _Expected, result: ImageVeri
     elif expected.failed is not None:
         what = "image ID" if base else "config, base, image ID"
         result.not_compared[what] = expected.failed.message.removeprefix("offline, and ")
+    resolution = _resolution_of(lock, platform)
+    unbuilt = [each for each in resolution.packages if lacks_wheel(each)]
     found = list(compare_config(document, subject.config, whole=base is not None))
-    if built is None and any(map(lacks_wheel, subject.resolution.packages)):
-        # The label is of the lock with the wheels of its sources, which are not known.
-        found = [each for each in found if each.path != LABEL_LOCK]
     if base is not None and [each.diff_id for each in base.layers] != [each.diff_id for each in subject.below]:
         found.append(ImageFinding(ImageDrift.BASE, expected=f"{base.name}@{base.digest}"))
-    found += compare_packages(subject.resolution, listed_packages(map(title_of, subject.above)))
+    found += compare_packages(resolution, listed_packages(map(title_of, subject.above)))
+    if unbuilt:
+        found = [each for each in found if not _is_of_unbuilt(each, unbuilt)]
     if built is not None:
         found += compare_layers(built.locked, subject.above)
         # Texts of the history, or another form of the same JSON.
         found = found or [ImageFinding(ImageDrift.CONFIG_BYTES)]
     result.findings += found
+
+
+def _is_of_unbuilt(found: ImageFinding, unbuilt: Sequence[Package]) -> bool:
+    """Whether a difference may only be that the wheels of sources are not known: the lock's identity includes them. Of
+    commits and folders, neither file nor version is known.
+    """
+    unknown = {each.name for each in unbuilt if each.file.index in {GIT, LOCAL}}
+    is_label = found.drift is ImageDrift.LABEL
+    if is_label and (found.path == LABEL_LOCK or (unknown and found.path == LABEL_PACKAGES)):
+        return True
+    return found.drift is ImageDrift.VERSION and found.package in unknown
 
 
 def _sha256(pieces: Iterable[bytes]) -> str:
