@@ -164,7 +164,7 @@ def _files_in(sources: Sequence[Path], gpus: tuple[str, ...]) -> tuple[list[Path
 
     On a terminal, the user confirms the files of a project, and names GPUs.
     """
-    from envspec.importers import sources_in
+    from envspec.importers import project_sources
     from envspec.importers.prefix import is_environment
 
     files: list[Path] = []
@@ -172,10 +172,10 @@ def _files_in(sources: Sequence[Path], gpus: tuple[str, ...]) -> tuple[list[Path
         if not path.is_dir() or is_environment(path):
             files.append(path)
             continue
-        found = sources_in(path)
+        found = project_sources(path)
         if not found:
             raise UsageError(
-                f"no requirements, pyproject.toml, environment.yml or Dockerfile in {path.absolute()}",
+                f"no requirements, pyproject.toml, lock, environment.yml or Dockerfile in {path.absolute()}",
                 hint="name the sources: `envspec init requirements.txt`, or an environment: "
                 "`envspec init --prefix .venv`",
             )

@@ -7,16 +7,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
+from envspec.adopt import is_foreign
 from envspec.errors import UsageError
 from envspec.importers.types import Import, Importer
 
 #: Names of files -> module and function of their importer, the first that matches; and the name that messages show.
 IMPORTERS: Final[tuple[tuple[str, str, str], ...]] = (
     (r"pyproject\.toml", "envspec.importers.pyproject:read_pyproject", "pyproject.toml"),
-    (r"uv\.lock", "envspec.importers.python_locks:read_uv_lock", "uv.lock"),
-    (r"poetry\.lock", "envspec.importers.python_locks:read_poetry_lock", "poetry.lock"),
+    (r"uv\.lock", "envspec.importers.python_locks:read_locked_project", "uv.lock"),
+    (r"poetry\.lock", "envspec.importers.python_locks:read_locked_project", "poetry.lock"),
+    (r"pylock(?:\.[^.]+)?\.toml", "envspec.importers.python_locks:read_locked_project", "pylock.toml"),
     (r"pdm\.lock", "envspec.importers.python_locks:read_pdm_lock", "pdm.lock"),
-    (r"pylock(?:\.[^.]+)?\.toml", "envspec.importers.python_locks:read_pylock", "pylock.toml"),
     (r"pixi\.toml", "envspec.importers.pixi:read_pixi", "pixi.toml"),
     (r"conda-lock\.ya?ml", "envspec.importers.conda_locks:read_conda_lock", "conda-lock.yml"),
     (r"conda(?:-.+)?\.lock", "envspec.importers.conda_explicit:read_explicit", "conda-linux-64.lock"),
@@ -46,6 +47,9 @@ _FOLDER_SOURCES: Final = (
     *("environment*.y*ml", "conda*.y*ml", "pixi.toml", "cog.y*ml"),
     *("Dockerfile", "docker/Dockerfile", ".devcontainer/devcontainer.json"),
 )
+
+#: Locks that a spec can name by `[pip] from`; of several in a folder, the first.
+ADOPTED: Final = ("uv.lock", "poetry.lock", "pylock.toml")
 
 #: In names of files, of which no spec can be made.
 _OTHER_GPUS: Final = re.compile(r"rocm|xpu|ipex|directml", re.IGNORECASE)
@@ -96,6 +100,19 @@ def sources_in(folder: Path) -> tuple[Path, ...]:
             if is_usable and importer_of(path):
                 found[path] = None
     return tuple(found)
+
+
+def project_sources(folder: Path) -> tuple[Path, ...]:
+    """The sources of a project's folder for one spec: all of `sources_in`, but beside a lock that has all packages only
+    the project, or the lock alone, and what else an image has.
+    """
+    found = sources_in(folder)
+    lock = next((path for name in ADOPTED if is_foreign(path := folder / name) and path.is_file()), None)
+    if lock is None:
+        return found
+    project = folder / "pyproject.toml"
+    named = project if project in found else lock
+    return (named, *(path for path in found if re.fullmatch(r"(?i:dockerfile|devcontainer\.json)", path.name)))
 
 
 def new_import(root: Path, extras: tuple[str, ...] = (), groups: tuple[str, ...] = (), target: str = "") -> Import:

@@ -32,9 +32,6 @@ _KEYS: Final = frozenset(
 def read_poetry(project: Project) -> None:
     """Read [tool.poetry], after [project]."""
     tool = project.file.table("tool", "poetry")
-    if name := text_of(tool, "name"):
-        project.imported.draft.name = project.imported.draft.name or name
-        project.note(("tool", "poetry", "name"), f"name = {name}", "the environment's name")
     _read_items(project, ("tool", "poetry", "dependencies"), "")
     for group in table_of(tool, "group"):
         _read_items(project, ("tool", "poetry", "group", group, "dependencies"), group)

@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from packaging.requirements import InvalidRequirement
 from packaging.requirements import Requirement as Pep508
 
+from envspec.adopt import is_foreign
+from envspec.adopt.rows import Selection
 from envspec.documents import list_of, table_of
-from envspec.importers import pixi
+from envspec.importers import ADOPTED, pixi
 from envspec.importers.conda import include_conda_lock
 from envspec.importers.conda_lock_project import CondaProject, read_dependencies, read_settings
 from envspec.importers.pip import LineVerdict
 from envspec.importers.poetry import read_pdm, read_poetry
 from envspec.importers.project import MOST_MEMBERS, Project, not_included, workspace_of, written_value
-from envspec.importers.python_locks import read_pdm_lock, read_poetry_lock, read_pylock, read_uv_lock
+from envspec.importers.python_locks import name_lock, read_pdm_lock
 from envspec.importers.toml_lines import TomlFile, items_of, text_of
 from envspec.importers.types import Import, Outcome, Source
-from envspec.importers.uv import check_conflicts, read_environments, read_sources, read_uv
+from envspec.importers.uv import (
+    BUILT,
+    NO_EFFECT,
+    check_conflicts,
+    has_no_effect,
+    read_environments,
+    read_sources,
+    read_uv,
+)
 from envspec.names import normalised
 from envspec.spec.document import DEPENDENCIES_FROM, PYPROJECT
 from envspec.spec.errors import KeyPath
 from envspec.spec.pip_lines import project_name
 from envspec.spec.pyproject import read_whole
+from envspec.structs import replace
 
-#: Beside the project, the first that there is.
-_LOCKS: Final = ("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml")
+_PDM: Final = "pdm.lock"
 #: Extras of the project that name each other.
 _DEEPEST: Final = 50
 
@@ -44,21 +53,26 @@ def read_pyproject(path: Path, imported: Import, *, extras: Collection[str] = ()
     project = Project(TomlFile(path, imported), imported, *taken, workspace=workspace_of(path, imported))
     own = [_own_extras(project, text) for text in list_of(project.file.data, "project", "dependencies")]
     project.extras = _with_named(project, project.extras.union(*own))
-    if project.file.table("tool", "conda-lock") and not _locks_in(path.parent):
+    locks = _locks_in(path.parent)
+    if project.file.table("tool", "conda-lock") and not locks:
         read_conda_project(path, imported)
         include_conda_lock(path, imported)
         return
     check_conflicts(project)
     read_environments(project.workspace or project)
-    for read in (_read_metadata, _read_groups, _read_members, read_uv, read_poetry, read_pdm, _read_others):
-        read(project)
-    locks = _locks_in(path.parent)
     if project.workspace is not None:
-        read_uv(project.workspace)
-        imported.done.add(project.workspace.file.path.resolve())
         locks += _locks_in(project.workspace.file.path.parent)
-    if locks:
-        imported.run(_reader_of(project, locks[0]), locks[0])
+    if locks and locks[0].name in ADOPTED:
+        _read_locked(project, locks[0], Selection(tuple(sorted(taken[0])), tuple(sorted(taken[1]))))
+    else:
+        for read in (_read_metadata, _read_groups, _read_members, read_uv, read_poetry, read_pdm, _read_others):
+            read(project)
+        if project.workspace is not None:
+            read_uv(project.workspace)
+            imported.done.add(project.workspace.file.path.resolve())
+        for lock in locks[:1]:
+            read_pdm_lock(lock, imported, extras=project.extras, groups=project.groups)
+    imported.done.update(map(Path.resolve, locks))
     for lock in locks[1:]:
         name = imported.shown(lock)
         note = f"not read: the versions are those of {imported.shown(locks[0])}"
@@ -66,8 +80,78 @@ def read_pyproject(path: Path, imported: Import, *, extras: Collection[str] = ()
 
 
 def _locks_in(folder: Path) -> list[Path]:
-    locks = [folder / name for name in _LOCKS]
-    return list(filter(Path.is_file, locks))
+    locks = [folder / name for name in (*ADOPTED, _PDM)]
+    return [each for each in locks if each.is_file() and (is_foreign(each) or each.name == _PDM)]
+
+
+def _read_locked(project: Project, lock: Path, selection: Selection) -> None:
+    """Read a project whose lock the spec names: it has what all lines of the project require, and from where."""
+    imported, file = project.imported, project.file
+    _read_name(project)
+    if project.workspace is not None and lock.parent != file.path.parent:
+        selection = replace(selection, members=(project.name,))
+    name_lock(lock, selection, imported)
+    for key in BUILT:
+        if names := list_of(file.data, "tool", "uv", key):
+            imported.draft.build_packages += map(str, names)
+            project.note(("tool", "uv", key), f"{key} = {written_value(names)}", "[pip.build] packages")
+    has_it = f"{imported.shown(lock)} has it"
+    for kind, name, path in _requirement_tables(file):
+        taken = {"extra": project.extras, "group": project.groups, "": {name}}
+        reason = has_it if normalised(name) in taken[kind] else not_included(kind, name)
+        _note_lines(project, path, reason)
+    for path in _DECISIVE:
+        if path[-1] in file.table(*path[:-1]):
+            project.note(path, f"[{'.'.join(path[:-1])}] {path[-1]}", has_it)
+    for key in file.table("tool", "uv"):
+        if key not in _WITH_ENTRIES:
+            project.note(("tool", "uv", key), f"[tool.uv] {key}", NO_EFFECT.reason if has_no_effect(key) else has_it)
+
+
+def _note_lines(project: Project, path: tuple[str, ...], reason: str) -> None:
+    """Entries for a list of requirements, or for a table of them."""
+    listed = table_of(project.file.data, *path[:-1]).get(path[-1])
+    for key, value in table_of(listed).items():
+        project.note((*path, key), f"{key} = {written_value(value)}", reason)
+    for at, item in enumerate(items_of(listed)):
+        project.note((*path, at), written_value(item), reason)
+
+
+def _read_name(project: Project) -> None:
+    draft = project.imported.draft
+    if "build-system" in project.file.data:
+        project.note(("build-system",), "[build-system]", "not part of the environment: builds of the project read it")
+    for tables in (("project",), ("tool", "poetry")):
+        if name := text_of(project.file.table(*tables), "name"):
+            draft.name = draft.name or name
+            project.note((*tables, "name"), f"name = {name}", "the environment's name")
+
+
+#: Beside requirements, what decides which packages a lock has.
+_DECISIVE: Final = (
+    ("project", "requires-python"),
+    *(("tool", "poetry", "source"), ("tool", "pdm", "source"), ("tool", "pdm", "resolution")),
+)
+#: Of [tool.uv], with entries of their own.
+_WITH_ENTRIES: Final = frozenset({"dev-dependencies", "environments", *BUILT})
+
+
+def _requirement_tables(file: TomlFile) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Lists and tables of requirements: `extra`, `group` or nothing, with its name, and where the table is."""
+    yield "", "", ("project", "dependencies")
+    for extra in file.table("project", "optional-dependencies"):
+        yield "extra", extra, ("project", "optional-dependencies", extra)
+    for group in file.table("dependency-groups"):
+        yield "group", group, ("dependency-groups", group)
+    yield "group", "dev", ("tool", "uv", "dev-dependencies")
+    yield "", "", ("tool", "poetry", "dependencies")
+    yield "group", "dev", ("tool", "poetry", "dev-dependencies")
+    for extra in file.table("tool", "poetry", "extras"):
+        yield "extra", extra, ("tool", "poetry", "extras", extra)
+    for group in file.table("tool", "poetry", "group"):
+        yield "group", group, ("tool", "poetry", "group", group, "dependencies")
+    for group in file.table("tool", "pdm", "dev-dependencies"):
+        yield "group", group, ("tool", "pdm", "dev-dependencies", group)
 
 
 def read_conda_project(path: Path, imported: Import) -> None:
@@ -130,31 +214,9 @@ def _read_more(member: Project, extras: frozenset[str]) -> None:
                 member.required_by_wheel(text, path, extra=normalised(extra))
 
 
-def _reader_of(project: Project, lock: Path) -> Callable[[Path, Import], None]:
-    """The importer of a lock beside the project."""
-    if lock.name == "poetry.lock":
-        rows = list_of(project.file.data, "tool", "poetry", "source")
-        urls = {text_of(row, "name"): text_of(row, "url") for row in rows}
-        sources: dict[str, str] = {}
-        for index, names in project.indexes.items():
-            sources.update(dict.fromkeys(map(normalised, names), urls.get(index, "")))
-        return partial(read_poetry_lock, extras=project.extras, groups=project.groups, sources=sources)
-    if lock.name == "pylock.toml":
-        return read_pylock
-    if lock.name == "pdm.lock":
-        return partial(read_pdm_lock, extras=project.extras, groups=project.groups)
-    member = project.name if project.workspace else ""
-    members = {each.name: each.extras for each in project.required if each.workspace}
-    return partial(read_uv_lock, extras=project.extras, groups=project.groups, member=member, members=members)
-
-
 def _read_metadata(project: Project) -> None:
     table = project.file.table("project")
-    if "build-system" in project.file.data:
-        project.note(("build-system",), "[build-system]", "not part of the environment: builds of the project read it")
-    if name := text_of(table, "name"):
-        project.imported.draft.name = project.imported.draft.name or name
-        project.note(("project", "name"), f"name = {name}", "the environment's name")
+    _read_name(project)
     if python := text_of(table, "requires-python"):
         project.python(python, ("project", "requires-python"), "requires-python")
     for at, text in enumerate(list_of(table, "dependencies")):

@@ -42,8 +42,12 @@ def services_of(imported: Import) -> Mapping[str, Value]:
         clues = _clues(imported, service)
         if not clues:
             continue
+        is_missing = bool(service.package) and _required(imported).isdisjoint((service.package, *service.brings))
+        if is_missing and imported.draft.pip_from is not None:
+            # It would have to be added to that lock.
+            continue
         found[name] = _settings(name, service, clues)
-        if service.package and _required(imported).isdisjoint((service.package, *service.brings)):
+        if is_missing:
             imported.draft.dependencies.append(DraftRequirement(service.package, clues[0].source))
         for source in dict.fromkeys(each.source for each in clues):
             started_by.setdefault(source, []).append(f"[services] {name}")
@@ -101,6 +105,8 @@ def _required(imported: Import) -> set[str]:
     found: set[str] = set()
     lines = [each.text for each in imported.draft.dependencies]
     lines += imported.draft.match_specs
+    if imported.draft.pip_from is not None:
+        found.update(imported.draft.versions)
     for line in lines:
         found.add(name_in(line.rpartition("::")[2]))
     return found

@@ -113,6 +113,10 @@ class CudaTable(TableWriter):
         if not found or self._has_cuda_of_conda():
             return self._first("cuda.version", found)
         first, wanted = found[0], CudaVersion.parse(found[0].value)
+        if draft.pip_from is not None and "torch" in draft.versions:
+            # It moves when the lock does.
+            self._decide("cuda.version", "of torch's build", "torch is as it is locked", str(first.source))
+            return ""
         rows = self._releases(torch)
         if rows:
             why = self._why_not_torchs(wanted, rows, torch, first, is_of_base=first.source in of_base)

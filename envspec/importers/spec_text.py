@@ -13,6 +13,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from envspec.documents import parse_toml
+from envspec.errors import UsageError
 from envspec.facts import Facts
 from envspec.importers.python_locks import python_versions
 from envspec.importers.result import Imported
@@ -29,6 +30,7 @@ from envspec.importers.types import (
     Import,
     LedgerEntry,
     Outcome,
+    PipFrom,
     Source,
 )
 from envspec.lockfile.toml_writer import Value, bare_key, string
@@ -99,6 +101,8 @@ class _SpecWriter(TableWriter):
     def tables(self) -> Iterator[str]:
         """The text of each table."""
         draft, choices = self._draft, self._choices
+        if draft.pip_from is not None:
+            self._refuse_beside_lock(draft.pip_from)
         services = services_of(self._imported)
         started = start_of(self._imported, services)
         platforms = choices.platforms or [Platform(each.value) for each in draft.platforms]
@@ -119,28 +123,54 @@ class _SpecWriter(TableWriter):
                 "name": self.name,
                 "python": python,
                 "platforms": [each.value for each in platforms],
-                "as_of": self._as_of(),
-                "package_as_of": self._package_as_of(),
+                **self._times(),
             },
         )
         yield self._cuda(torch, dependencies)
-        pip: dict[str, Value] = {
-            "dependencies": dependencies,
-            "constraints": constraints,
-            "prefer": self._preferences({*dependencies}, overrides.removed()),
-            "overrides": list(overrides.tables({each.name for each in required})),
-        }
-        # As they are locked: packages of conda count for pip's.
-        yield from self._conda()
-        yield _table("pip", pip)
+        if draft.pip_from is not None:
+            yield _table("pip", self._pip_from(draft.pip_from))
+        else:
+            pip: dict[str, Value] = {
+                "dependencies": dependencies,
+                "constraints": constraints,
+                "prefer": self._preferences({*dependencies}, overrides.removed()),
+                "overrides": list(overrides.tables({each.name for each in required})),
+            }
+            # As they are locked: packages of conda count for pip's.
+            yield from self._conda()
+            yield _table("pip", pip)
+            yield from self._indexes()
         yield _table("pip.build", {"packages": sorted(set(draft.build_packages))})
-        yield from self._indexes()
         yield _table("system", {"apt": sorted(set(draft.apt))})
         yield _table("services", dict(services))
         image: dict[str, Value] = {}
         if draft.bases:
             image = {"base": draft.bases[0].value, "packages": "keep"}
         yield _table("image", {**image, "env": draft.env, "workdir": draft.workdir or None, **started})
+
+    def _pip_from(self, named: PipFrom) -> dict[str, Value]:
+        path = os.path.relpath(named.path.resolve(), self._folder).replace(os.sep, "/")
+        selected = named.selection
+        return {"from": path, "extras": selected.extras, "groups": selected.groups, "members": selected.members}
+
+    def _refuse_beside_lock(self, named: PipFrom) -> None:
+        """Refuse requirements of other sources than the lock that the spec names."""
+        draft, name = self._draft, self._imported.shown(named.path)
+        if self._has_conda():
+            raise UsageError(
+                f"a spec has the packages of {name} or those of conda, and the sources have both",
+                hint="name only the sources of one of them",
+            )
+        of_images = {entry.source for entry in self._imported.ledger if entry.text.upper().startswith("FROM ")}
+        for each in (*draft.dependencies, *draft.constraints):
+            if each.project is not None and each.project.resolve() == named.path.resolve().parent:
+                reason = "the project itself is not in this spec: [image] project"
+                self._correct(each.source, Outcome.OUTSIDE, reason)
+            elif each.source not in of_images:
+                self._refuse(each, f"{name} has all packages of the spec: add it to the project, and lock it there")
+        draft.dependencies, draft.constraints, draft.overrides = [], [], []
+        # Of a base image, whose packages the spec's Python does not see.
+        draft.versions = {each: version for each, version in draft.versions.items() if each in draft.locked}
 
     def _preferences(self, required: Collection[str], removed: Collection[str]) -> list[str]:
         """The versions that the first lock prefers. required: texts. removed: names that overrides remove."""
@@ -242,6 +272,12 @@ class _SpecWriter(TableWriter):
                 self._decide("env.as_of", clue.value, clue.why, str(clue.source))
                 return found if isinstance(found, datetime) else str(found)
         return self._now
+
+    def _times(self) -> dict[str, Value]:
+        """The keys of [env] that bound uploads; none beside a lock that has all packages."""
+        if self._draft.pip_from is not None:
+            return {}
+        return {"as_of": self._as_of(), "package_as_of": self._package_as_of()}
 
     def _package_as_of(self) -> dict[str, Value]:
         """The bounds on single packages; one that is not reached yet bounds nothing before now."""

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct, field
 
+from envspec.adopt.rows import Selection
 from envspec.credentials import shown
 from envspec.errors import UsageError
 from envspec.escaping import cut
@@ -156,11 +157,19 @@ class DraftIndex(NamedTuple):
 
 class Locked(NamedTuple):
     """Where a version of a lock counts. pythons: series of Python for which linux-64 has it. is_default: whether it
-    comes from the default index.
+    comes from the default index. source: where it is written.
     """
 
     pythons: tuple[str, ...]
     is_default: bool
+    source: Source
+
+
+class PipFrom(NamedTuple):
+    """[pip] `from`: a lock of another tool, and what is selected of it."""
+
+    path: Path
+    selection: Selection
 
 
 class Started(NamedTuple):
@@ -210,6 +219,8 @@ class Draft(Struct):
     labelled: list[LabelledPin] = field(default_factory=list)
     #: In place of the default one, and folders of wheels.
     unread_indexes: list[str] = field(default_factory=list)
+    #: It then has all packages for Python.
+    pip_from: PipFrom | None = None
     #: `12.4`, or CPU; by rank.
     cudas: list[Clue] = field(default_factory=list)
     #: Names and compute capabilities, as [cuda] gpus.

@@ -89,7 +89,7 @@ def _read_key(project: Project, key: str, value: Any) -> LineVerdict:
         return _exclude_newer(project, value, by)
     if key == "exclude-newer-package" and isinstance(value, Mapping):
         return _exclude_newer_package(project, value)
-    if key in ("no-binary-package", "no-build-isolation-package") and isinstance(value, list):
+    if key in BUILT and isinstance(value, list):
         project.imported.draft.build_packages += texts_of(project.file.table("tool", "uv"), key)
         return LineVerdict(Outcome.TRANSLATED, "[pip.build] packages: built if a release has no wheel")
     backend = value if key == "torch-backend" else table_of(value).get("torch-backend")
@@ -99,6 +99,11 @@ def _read_key(project: Project, key: str, value: Any) -> LineVerdict:
         listed = ", ".join(map(str, several_of(value)))
         return LineVerdict(Outcome.TRANSLATED, f"included with --group {listed}")
     return _KEYS.get(key, LineVerdict(Outcome.NOT_UNDERSTOOD, "it is not a setting of uv that is read"))
+
+
+def has_no_effect(key: str) -> bool:
+    """Whether a key of [tool.uv] does not decide what is installed."""
+    return _KEYS.get(key) is NO_EFFECT
 
 
 def _exclude_newer(project: Project, value: str, by: Source) -> LineVerdict:
@@ -154,14 +159,13 @@ def _read_platforms(project: Project, text: object, path: KeyPath) -> None:
 
 def read_sources(project: Project) -> None:
     """Entries for sources and indexes: requirements have added what they took."""
-    lock = (project.workspace or project).file.path.with_name("uv.lock")
     for name, value in project.file.table("tool", "uv", "sources").items():
         for at, source in enumerate(several_of(value)):
             path: KeyPath = ("tool", "uv", "sources", name, at)
             written = f"{name} = {written_value(source)}"
             is_used = any(each is source for each in project.used.get(normalised(name), []))
             project.note(path, written, _source_reason(project, name, source, is_used=is_used))
-            if is_used and text_of(source, "git") and not lock.is_file():
+            if is_used and text_of(source, "git"):
                 reason = f"if {name} has [tool.uv.sources] of its own, they are not read: add its indexes to the spec"
                 project.add(path, written, LineVerdict(Outcome.REFUSED, reason))
     _read_indexes(project)
@@ -217,12 +221,14 @@ def _joined(verdicts: list[LineVerdict]) -> LineVerdict:
     return LineVerdict((lost or verdicts)[0].outcome, "; ".join(filter(None, reasons)))
 
 
+#: Keys of [tool.uv] with names of packages that are built of sources.
+BUILT: Final = ("no-binary-package", "no-build-isolation-package")
 #: Keys of [tool.uv] that have entries of their own.
 _READ: Final = (
     *("dev-dependencies", "constraint-dependencies", "override-dependencies", "exclude-dependencies"),
     *("sources", "index", "environments"),
 )
-_NO_EFFECT: Final = LineVerdict(Outcome.TRANSLATED, "a setting of uv's own, which does not decide what is installed")
+NO_EFFECT: Final = LineVerdict(Outcome.TRANSLATED, "a setting of uv's own, which does not decide what is installed")
 _BUILDS: Final = LineVerdict(Outcome.REFUSED, "what a package's build imports is [build.NAME] requires")
 #: Source: uv's documentation, "Settings" (uv 0.9).
 _KEYS: Final = {
@@ -236,7 +242,7 @@ _KEYS: Final = {
             *("keyring-provider", "http-proxy", "https-proxy", "no-proxy", "add-bounds", "pip"),
             *("index-strategy", "fork-strategy"),
         ),
-        _NO_EFFECT,
+        NO_EFFECT,
     ),
     "conflicts": LineVerdict(Outcome.TRANSLATED, "an environment has one of them; [variants] has the others"),
     "required-environments": LineVerdict(

@@ -38,7 +38,7 @@ from envspec.importers import known_importer, new_import, sources_in
 from envspec.importers.prefix import is_environment
 from envspec.importers.python_locks import allows, python_versions
 from envspec.importers.spec_text import spec_of
-from envspec.importers.types import PYTHON_SERIES, Choices, Clue, DraftRequirement, Import, Source
+from envspec.importers.types import PYTHON_SERIES, Choices, Clue, Draft, DraftRequirement, Import, Source
 from envspec.io.http_settings import default_index_url
 from envspec.io.lazy_http import open_lazy_http
 from envspec.io.store import Store, StoredPage
@@ -315,6 +315,8 @@ def _draft_audit(request: AuditRequest, imported: Import, python: str, facts: Fa
             left_out.append(SkippedCheck(f"{source}: a local project", "it is not built"))
         elif requirement.applies_to(environment):
             required.append(Required(requirement, source))
+    if imported.draft.pip_from is not None:
+        required += _locked(imported.draft, target)
     bounds = []
     for text in pip.get("constraints", []):
         constraint = read_constraint(text)
@@ -333,6 +335,15 @@ def _draft_audit(request: AuditRequest, imported: Import, python: str, facts: Fa
         overrides=tuple(_overrides(pip.get("overrides", []), environment)),
         left_out=tuple(left_out),
     )
+
+
+def _locked(draft: Draft, target: Target) -> Iterator[Required]:
+    """The packages of the default index that a lock has for a Python on linux-64, which is installed as it is."""
+    if target.platform is not Platform.LINUX_64:
+        return
+    for name, locked in draft.locked.items():
+        if locked.is_default and target.python.series in locked.pythons and name in draft.versions:
+            yield Required(read_requirement(f"{name}=={draft.versions[name]}"), locked.source)
 
 
 def _commands(imported: Import) -> int:
@@ -420,7 +431,8 @@ async def _choose_versions(audit: Audit, index: PackageIndex, store: Store, cont
     """
     named = _named_packages(audit)
     locked = audit.versions()
-    if len(locked) > len(named) and all(each.requirement.name in locked for each in named):
+    has_more = audit.draft.pip_from is not None or len(locked) > len(named)
+    if has_more and all(each.requirement.name in locked for each in named):
         return replace(audit, taken={name: Taken(name, version) for name, version in locked.items()})
     resolved = [each for each in named if not comes_from_another(audit, each.requirement.name)]
     reason = _unresolvable(audit, resolved)

@@ -83,7 +83,8 @@ def read_sources(request: InitRequest, facts: Facts) -> Import:
         kind = request.kind if path in unknown or not unknown else ""
         imported.run(known_importer(path, kind), path)
     for option, names in (("--extra", request.extras), ("--group", request.groups)):
-        if names and not any(path.name == "pyproject.toml" for path in imported.done):
+        has_project = imported.draft.pip_from is not None or any(path.name == PYPROJECT for path in imported.done)
+        if names and not has_project:
             raise UsageError(
                 f"{option} {names[0]}: no source is or names a pyproject.toml, which has extras and groups",
                 hint=f"name it as a source too: `envspec init pyproject.toml {option} {names[0]}`",
@@ -115,10 +116,15 @@ def write_spec(request: InitRequest, now: datetime, *, dry_run: bool = False) ->
     for name in request.choices.gpus:
         find_gpu(facts, name)
     imported = read_sources(request, facts)
-    if imported.draft.unsupported and not request.choices.cuda:
+    if imported.draft.unsupported and (imported.draft.pip_from or not request.choices.cuda):
         kind, source, why, *_ = imported.draft.unsupported[0]
         hint = "`--cuda 12.8` writes a spec for CUDA without such lines; for a project with both, leave out that source"
+        if imported.draft.pip_from is not None:
+            hint = "name another extra or group of the project: `--extra NAME`"
         raise UsageError(f"the project is for {kind}, which envspec does not support: {source}: {why}", hint=hint)
+    if imported.draft.pip_from and request.choices.as_of is not None:
+        name = imported.shown(imported.draft.pip_from.path)
+        raise UsageError(f"{name} decides the versions, so `--as-of` has no effect", hint="leave out one of them")
     folder = request.output.parent if request.output else request.root / "specs"
     if not request.prefixes:
         _note_empty(imported, request.sources, folder)
@@ -138,7 +144,7 @@ def _note_empty(imported: Import, sources: Sequence[Path], folder: Path) -> None
     """Add a lost line to the ledger if no source has a package. folder: of the spec."""
     draft = imported.draft
     is_conda = bool({*draft.match_specs} - {"pip"})
-    if draft.dependencies or is_conda or draft.apt or draft.bases or not sources:
+    if draft.dependencies or draft.pip_from or is_conda or draft.apt or draft.bases or not sources:
         return
     first = imported.shown(sources[0])
     reason = "; ".join(_elsewhere(imported, sources, folder)) or "add what the project needs to the spec"

@@ -16,15 +16,26 @@ from msgspec import structs
 
 from envspec import documents
 from envspec.adopt.markers import without_extras
+from envspec.adopt.rows import Selection
 from envspec.errors import UsageError
 from envspec.importers import importer_of, new_import
 from envspec.importers.pyproject import read_pyproject
-from envspec.importers.types import Clue, DraftIndex, DraftRequirement, Import, Outcome, Unreadable
+from envspec.importers.python_locks import read_locked_project
+from envspec.importers.types import (
+    Clue,
+    DraftIndex,
+    DraftRequirement,
+    Import,
+    Outcome,
+    PipFrom,
+    Unreadable,
+)
+from envspec.io.http_settings import default_index_url
 from tests.support.golden import assert_golden
 
 CASES = Path(__file__).parent / "golden" / "python"
 #: What a user names, the first that the project has; else its only file.
-FROM = ("requirements.txt", "lock.txt", "pyproject.toml", "uv.lock", "poetry.lock", "pylock.toml")
+FROM = ("requirements.txt", "lock.txt", "pyproject.toml", "poetry.lock", "pylock.toml")
 
 
 def imported(path: Path, **chosen: Any) -> Import:
@@ -43,12 +54,15 @@ def shown(found: Import) -> Iterator[str]:
         yield f"{entry.source}: {entry.outcome.value}: {entry.text}{f' -> {entry.reason}' if entry.reason else ''}"
     for each in structs.fields(found.draft):
         value = getattr(found.draft, each.name)
-        for item in value.items() if isinstance(value, dict) else value if isinstance(value, list) else [value]:
+        items = value.items() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        for item in items:
             if item:
                 yield f"{each.name}: {_item(item, found)}"
 
 
 def _item(item: Any, found: Import) -> str:
+    if isinstance(item, PipFrom):
+        return f"{found.shown(item.path)} {item.selection}"
     if isinstance(item, Clue):
         return f"{item.value} ({item.source}: {item.why})"
     if isinstance(item, DraftRequirement):
@@ -214,18 +228,6 @@ def test_lost_lines_of_a_project(tmp_path: Path, text: str, reason: str) -> None
 def test_a_project_that_is_not_toml(tmp_path: Path) -> None:
     with pytest.raises(Unreadable, match="not valid TOML"):
         imported(write(tmp_path, pyproject_toml="[project"))
-    with pytest.raises(Unreadable, match="not valid TOML"):
-        imported(write(tmp_path, uv_lock=f"a = {'[' * 10_000}"))
-
-
-def test_a_lock_of_nonsense(tmp_path: Path) -> None:
-    text = "package = [1, { name = 2 }, { name = 'a', version = '1', dependencies = 3, source = 4, markers = 5 }]"
-    assert imported(write(tmp_path, uv_lock=text)).draft.versions == {"a": "1"}
-    assert imported(write(tmp_path / "poetry", poetry_lock=text)).draft.versions == {"a": "1"}
-    unversioned = imported(write(tmp_path / "index", uv_lock="package = [{ name = 'torch' }]"))
-    assert (unversioned.draft.versions, [each.outcome for each in unversioned.ledger]) == ({}, [Outcome.NOT_UNDERSTOOD])
-    with pytest.raises(Unreadable, match=r"is not a pylock.toml: Missing required value in 'lock-version'"):
-        imported(write(tmp_path / "pylock", pylock_toml=text.replace("package =", "packages =")))
 
 
 def test_groups_of_uv_and_poetry_are_taken_by_name(tmp_path: Path) -> None:
@@ -254,45 +256,6 @@ def test_exclude_newer(tmp_path: Path, value: str, as_of: str | None) -> None:
     assert found.ledger[0].outcome is (Outcome.TRANSLATED if as_of else Outcome.NOT_UNDERSTOOD)
 
 
-@pytest.mark.parametrize(
-    ("pythons", "version"),
-    [(">=3.9", "2.0"), ("==3.10.*", "1.0"), (">=3.13", "3.0"), (">=4", "2.0"), ("nonsense", "2.0")],
-)
-def test_a_lock_of_several_pythons_has_the_versions_of_one(tmp_path: Path, pythons: str, version: str) -> None:
-    markers = {"1.0": "<= '3.10'", "2.0": "in '3.11 3.12'", "3.0": ">= '3.13'"}
-    packages = [
-        f"[[package]]\nname = '{name}'\nversion = '{each}'\nresolution-markers = [\"python_version {marker}\"]\n"
-        for name in ("a", "b")
-        for each, marker in markers.items()
-    ]
-    text = f"requires-python = '{pythons}'\n" + "".join(packages)
-    assert imported(write(tmp_path, uv_lock=text)).draft.versions == {"a": version, "b": version}
-
-
-def test_what_only_other_groups_require_is_not_preferred(tmp_path: Path) -> None:
-    packages = {
-        "mine": "source = { virtual = '.' }\ndependencies = [{ name = 'a' }]\ndev-dependencies.dev = [{ name = 'b' }]",
-        "a": "dependencies = [{ name = 'c' }]",
-        "b": "dependencies = [{ name = 'd' }]",
-        "c": "",
-        "d": "",
-    }
-    lock = "".join(f"[[package]]\nname = '{name}'\nversion = '1'\n{more}\n" for name, more in packages.items())
-    project = write(tmp_path, pyproject_toml="[dependency-groups]\ndev = ['b']\n", uv_lock=lock)
-    assert imported(project).draft.versions == {"a": "1", "c": "1"}
-    assert imported(project, groups=["dev"]).draft.versions == dict.fromkeys("acbd", "1")
-
-    lock = "".join(
-        f"[[package]]\nname = '{name}'\nversion = '1'\ngroups = ['{of}']\n"
-        for name, of in {"a": "main", "b": "dev"}.items()
-    )
-    project = write(
-        tmp_path / "poetry", pyproject_toml="[tool.poetry.group.dev.dependencies]\nb = '*'\n", poetry_lock=lock
-    )
-    assert imported(project).draft.versions == {"a": "1"}
-    assert imported(project, groups=["dev"]).draft.versions == {"a": "1", "b": "1"}
-
-
 def test_poetry_2_says_where_requirements_of_the_project_come_from(tmp_path: Path) -> None:
     text = """
         [project]
@@ -313,17 +276,6 @@ def test_poetry_2_says_where_requirements_of_the_project_come_from(tmp_path: Pat
     assert [(each.url, each.packages) for each in found.draft.indexes] == [
         ("https://wheels.example.com/simple", ("corp-data",))
     ]
-
-
-def test_a_requirement_by_name_that_is_locked_from_git(tmp_path: Path) -> None:
-    commit = "00112233445566778899aabbccddeeff00112233"
-    lock = (
-        f"[[package]]\nname = 'a'\nversion = '1'\n[package.source]\ngit = 'https://example.com/a.git?rev=x#{commit}'\n"
-    )
-    found = imported(
-        write(tmp_path, pyproject_toml="[project]\ndependencies = ['A[b]>=1; os_name == \"posix\"']\n", uv_lock=lock)
-    )
-    assert lines(found) == [f'A[b] @ git+https://example.com/a.git@{commit} ; os_name == "posix"']
 
 
 @pytest.mark.parametrize(
@@ -370,26 +322,6 @@ def test_a_workspace_without_a_project_has_all_its_members(tmp_path: Path) -> No
     assert [each.value for each in found.draft.cudas] == ["cpu"]
 
 
-def test_a_member_has_the_sources_and_the_lock_of_its_workspace(tmp_path: Path) -> None:
-    member = write(
-        tmp_path,
-        lib__a__pyproject_toml="[project]\nname = 'a'\ndependencies = ['b', 'torch', 'numpy']\n",
-        lib__b__pyproject_toml="[project]\nname = 'b'\n",
-        pyproject_toml="[tool.uv]\nconstraint-dependencies = ['numpy<2']\n[tool.uv.workspace]\nmembers = ['lib/*']\n"
-        "[tool.uv.sources]\nb = { workspace = true }\ntorch = { index = 'cu128' }\n"
-        "[[tool.uv.index]]\nname = 'cu128'\nurl = 'https://download.pytorch.org/whl/cu128'\nexplicit = true\n",
-        uv_lock="[[package]]\nname = 'a'\nsource = { editable = 'lib/a' }\ndependencies = [{ name = 'numpy' }]\n"
-        "[[package]]\nname = 'numpy'\nversion = '1.26.4'\n[[package]]\nname = 'rich'\nversion = '14.0'\n",
-    )
-    found = new_import(tmp_path)
-    found.allow(tmp_path)
-    found.run(read_pyproject, member)
-    assert lines(found) == ["b @ {path}", "torch", "numpy"]
-    assert [each.text for each in found.draft.constraints] == ["numpy<2"]
-    assert [each.value for each in found.draft.cudas] == ["12.8"]
-    assert found.draft.versions == {"numpy": "1.26.4"}
-
-
 def test_dates_of_single_packages(tmp_path: Path) -> None:
     text = "[tool.uv]\nexclude-newer-package = { Torch = '2026-10-01T00:00:00Z', vllm = '2 days', jax = false }\n"
     found = imported(write(tmp_path, pyproject_toml=text))
@@ -434,23 +366,6 @@ def test_exclusive_extras_of_poetry(tmp_path: Path, extras: list[str], required:
     assert not [entry for entry in found.ledger if entry.outcome.is_lost]
 
 
-@pytest.mark.parametrize(("extra", "cuda"), [("cpu", "cpu"), ("cuda", "12.6")])
-def test_exclusive_extras_of_poetry_2(tmp_path: Path, extra: str, cuda: str) -> None:
-    more = "[project]\nname = 'a'\n[project.optional-dependencies]\ncpu = ['torch (>=2)']\ncuda = ['torch (>=2)']\n"
-    lock = "[[package]]\nname = 'torch'\nversion = '2.6.0+{0}'\nmarkers = \"extra == '{1}'\"\n"
-    found = imported(
-        write(
-            tmp_path,
-            pyproject_toml=POETRY_EXTRAS.format(more=more),
-            poetry_lock=lock.format("cpu", "cpu") + lock.format("cu126", "cuda"),
-        ),
-        extras=[extra],
-    )
-    assert lines(found)[0] == "torch (>=2)"
-    assert {each.value for each in found.draft.cudas} == {cuda}
-    assert found.draft.versions["torch"].partition("+")[2] == {"cpu": "cpu", "12.6": "cu126"}[cuda]
-
-
 @pytest.mark.parametrize(
     ("marker", "result"),
     [
@@ -467,35 +382,6 @@ def test_exclusive_extras_of_poetry_2(tmp_path: Path, extra: str, cuda: str) -> 
 )
 def test_markers_on_extras(marker: str, result: str | None) -> None:
     assert without_extras(marker, frozenset({"a"})) == result
-
-
-@pytest.mark.parametrize(("extras", "version"), [([], "2.7.1"), (["cpu"], "2.7.1+cpu"), (["cuda"], "2.7.1+cu128")])
-def test_only_edges_show_which_version_is_of_which_extra(tmp_path: Path, extras: list[str], version: str) -> None:
-    indexes = {"": "https://files.example.com/simple", "cpu": f"{PYTORCH}/cpu", "cuda": f"{PYTORCH}/cu128"}
-    others = {"xpu": ("2.13.0+xpu", f"{PYTORCH}/xpu")}
-    builds = {"": "2.7.1", "cpu": "2.7.1+cpu", "cuda": "2.7.1+cu128"}
-    edges, packages = "", ""
-    for extra, (build, url) in {**{each: (builds[each], indexes[each]) for each in builds}, **others}.items():
-        source = f"source = {{ registry = '{url}' }}"
-        named = [f"extra {'==' if each == extra else '!='} 'extra-1-a-{each}'" for each in ("cpu", "cuda", "xpu")]
-        marker = " and ".join(named if not extra else [each for each in named if "==" in each])
-        edges += f'  {{ name = "torch", version = "{build}", {source}, marker = "{marker}" }},\n'
-        packages += f"[[package]]\nname = 'torch'\nversion = '{build}'\n{source}\n"
-    lock = f"[[package]]\nname = 'a'\nsource = {{ editable = '.' }}\ndependencies = [\n{edges}]\n{packages}"
-    project = "[project]\nname = 'a'\ndependencies = ['torch']\n[project.optional-dependencies]\n"
-    project += "".join(f"{extra} = []\n" for extra in ("cpu", "cuda", "xpu"))
-    found = imported(write(tmp_path, pyproject_toml=project, uv_lock=lock), extras=extras)
-    assert found.draft.versions == {"torch": version}
-    assert not found.draft.unsupported
-
-
-def test_a_poetry_lock_has_the_version_of_the_index_that_an_extra_takes(tmp_path: Path) -> None:
-    row = "[[package]]\nname = 'torch'\nversion = '2.6.0+{0}'\n[package.source]\ntype = 'legacy'\nurl = '{1}/{0}'\n"
-    project = POETRY_EXTRAS.format(more="[project]\nname = 'a'\n")
-    lock = row.format("cpu", PYTORCH) + row.format("cu126", PYTORCH)
-    found = imported(write(tmp_path, pyproject_toml=project, poetry_lock=lock), extras=["cpu"])
-    assert found.draft.versions == {"torch": "2.6.0+cpu"}
-    assert {each.value for each in found.draft.cudas} == {"cpu"}
 
 
 def test_torchs_cuda_goes_before_that_of_other_packages(tmp_path: Path) -> None:
@@ -520,3 +406,74 @@ def test_an_index_of_pytorchs_with_other_packages_has_torchs_cuda(tmp_path: Path
     assert [each.value for each in found.draft.cudas] == ["12.8"]
     lost = [each.reason for each in found.ledger if each.outcome.is_lost]
     assert ["submodule" in lost[0], "xformers by its wheel" in lost[1]] == [True, True]
+
+
+PYLOCK = "lock-version = '1.0'\ncreated-by = 'x'\n"
+WHEEL = "wheels = [{{ url = 'https://files.example.com/{0}-{1}-py3-none-any.whl', hashes = {{ sha256 = '{2}' }} }}]\n"
+
+
+def locked(name: str, version: str, more: str = "", table: str = "packages") -> str:
+    return f"[[{table}]]\nname = '{name}'\nversion = '{version}'\n{more}" + WHEEL.format(name, version, "0" * 64)
+
+
+@pytest.mark.parametrize(
+    ("pythons", "version"), [(">=3.9", "2.0"), ("==3.10.*", "1.0"), (">=3.13", "3.0"), (">=4", "2.0")]
+)
+def test_a_lock_of_several_pythons_has_the_versions_of_one(tmp_path: Path, pythons: str, version: str) -> None:
+    markers = {"1.0": "<= '3.10'", "2.0": "in '3.11 3.12'", "3.0": ">= '3.13'"}
+    rows = [locked("a", each, f'marker = "python_version {marker}"\n') for each, marker in markers.items()]
+    text = f"{PYLOCK}requires-python = '{pythons}'\n{''.join(rows)}"
+    found = imported(write(tmp_path, pylock_toml=text))
+    assert found.draft.versions == {"a": version}
+    series = {"1.0": "3.10", "2.0": "3.12", "3.0": "3.13"}[version]
+    assert series in found.draft.locked["a"].pythons
+    assert [str(found.draft.locked["a"].source), lines(found)] == ["pylock.toml:4", []]
+
+
+def test_the_python_of_the_project_is_that_of_its_file(tmp_path: Path) -> None:
+    text = PYLOCK + locked("a", "1")
+    write(tmp_path, python_version="3.11\n").rename(tmp_path / ".python-version")
+    found = imported(write(tmp_path, pylock_toml=text))
+    assert [each.value for each in found.draft.pythons] == ["3.11"]
+    (tmp_path / ".python-version").write_text("pypy3.10\n")
+    assert [each.outcome.is_lost for each in imported(tmp_path / "pylock.toml").ledger] == [True, False]
+
+
+def locked_by_uv(name: str, version: str) -> str:
+    text = locked(name, version, f"source = {{ registry = '{default_index_url({})}' }}\n", "package")
+    return text.replace("hashes = { sha256 = '", "hash = 'sha256:").replace("' } }]", "' }]")
+
+
+UV_LOCK = "version = 1\nrevision = 3\nrequires-python = '>=3.10'\n"
+
+
+def test_a_member_of_a_workspace_names_the_lock_of_all(tmp_path: Path) -> None:
+    member = write(
+        tmp_path,
+        lib__a__pyproject_toml="[project]\nname = 'a'\nversion = '1'\nrequires-python = '>=3.10'\n"
+        "dependencies = ['numpy']\n[project.optional-dependencies]\nx = ['rich']\n",
+        pyproject_toml="[tool.uv.workspace]\nmembers = ['lib/*']\n",
+        uv_lock=f"{UV_LOCK}[manifest]\nmembers = ['a']\n[[package]]\nname = 'a'\nversion = '1'\n"
+        "source = { editable = 'lib/a' }\ndependencies = [{ name = 'numpy' }]\n[package.optional-dependencies]\n"
+        "x = [{ name = 'rich' }]\n" + locked_by_uv("numpy", "1.26.4") + locked_by_uv("rich", "14.0"),
+    )
+    found = new_import(tmp_path)
+    found.allow(tmp_path)
+    found.run(read_pyproject, member)
+    assert found.draft.pip_from == PipFrom(tmp_path / "uv.lock", Selection(members=("a",)))
+    assert (found.draft.versions, lines(found)) == ({"a": "1", "numpy": "1.26.4"}, [])
+
+
+def test_an_environment_has_one_lock(tmp_path: Path) -> None:
+    found = imported(write(tmp_path, pylock_toml=PYLOCK + locked("a", "1")))
+    found.run(read_locked_project, write(tmp_path, pylock_other_toml=PYLOCK + locked("b", "1")))
+    assert found.ledger[-1].reason == "an environment has one lock: that is pylock.toml"
+    assert found.ledger[-1].outcome is Outcome.REFUSED
+    assert found.draft.versions == {"a": "1"}
+
+
+def test_locks_that_are_not_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no pyproject.toml beside it"):
+        imported(write(tmp_path, uv_lock=UV_LOCK))
+    with pytest.raises(Unreadable, match=r"no pyproject.toml beside it, which has the requirements"):
+        imported(write(tmp_path, pdm_lock=""))

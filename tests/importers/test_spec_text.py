@@ -8,12 +8,27 @@ from typing import Any
 
 import pytest
 
+from envspec.adopt.rows import Selection
+from envspec.errors import UsageError
 from envspec.facts import load_facts
 from envspec.importers import new_import
 from envspec.importers.spec_text import spec_of
-from envspec.importers.types import Choices, Clue, Draft, DraftIndex, DraftRequirement, Import, Outcome, Source, Started
+from envspec.importers.types import (
+    Choices,
+    Clue,
+    Draft,
+    DraftIndex,
+    DraftRequirement,
+    Import,
+    Locked,
+    Outcome,
+    PipFrom,
+    Source,
+    Started,
+)
 from envspec.models import Platform
 from envspec.spec import Spec, parse_spec
+from envspec.spec.sections import Cuda, Pip
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 LABEL, TAG = Source("requirements.txt", 1), Source("Dockerfile", 1)
@@ -354,3 +369,54 @@ def test_a_command_runs_next_to_services_unless_it_starts_one(
     spec, _ = written(made, tmp_path)
     assert (spec.image.entrypoint, spec.image.command) == expected
     assert made.ledger[-1].reason == reason
+
+
+def adopting(tmp_path: Path, *dependencies: str, **fields: Any) -> Import:
+    selection = Selection(extras=("gpu",), groups=("train",), members=("app",))
+    return imported(tmp_path, *dependencies, pip_from=PipFrom(tmp_path / "uv.lock", selection), **fields)
+
+
+def test_a_lock_has_all_packages_of_the_spec(tmp_path: Path) -> None:
+    by = Source("uv.lock", 9)
+    made = adopting(
+        tmp_path,
+        versions={"torch": "2.9.1+cu128", "jupyterlab": "4.4.0", "of-base": "1"},
+        locked={name: Locked(("3.12",), is_default=False, source=by) for name in ("torch", "jupyterlab")},
+        cudas=[Clue("12.8", by, "the build of torch")],
+        indexes=[DraftIndex("https://wheels.example.com/simple", by, packages=("a",))],
+        build_packages=["flash-attn"],
+        as_ofs=[Clue("2026-10-01", by, "exclude-newer of uv")],
+    )
+    made.draft.ports.append(Clue("8888", TAG, "EXPOSE"))
+    spec, decisions = written(made, tmp_path)
+    assert spec.pip == Pip.model_validate(
+        {
+            "from": "../uv.lock",
+            "extras": ["gpu"],
+            "groups": ["train"],
+            "members": ["app"],
+            "build": {"packages": ["flash-attn"]},
+        }
+    )
+    assert spec.cuda == Cuda()
+    assert decisions["cuda.version"] == ("of torch's build", "torch is as it is locked")
+    assert spec.env.as_of is None
+    assert spec.services is not None and spec.services.jupyter is not None
+
+
+def test_what_is_not_in_the_lock_is_lost(tmp_path: Path) -> None:
+    made = adopting(tmp_path, "flash-attn", starts=[Clue("tensorboard", LABEL, "CMD")])
+    made.add(TAG, "FROM pytorch/pytorch:2.9.1", Outcome.TRANSLATED)
+    made.draft.dependencies += [DraftRequirement("torch==2.9.1", TAG)]
+    project = Source("Dockerfile", 2)
+    made.add(project, "pip install .", Outcome.TRANSLATED)
+    made.draft.dependencies += [DraftRequirement("app @ {path}", project, tmp_path)]
+    spec, _ = written(made, tmp_path)
+    assert (spec.pip.dependencies, spec.services) == ((), None)
+    lost = [(str(each.source), each.reason) for each in made.ledger if each.outcome.is_lost]
+    reason = "uv.lock has all packages of the spec: add it to the project, and lock it there"
+    assert lost == [("requirements.txt:1", reason)]
+    assert made.ledger[-1].reason == "the project itself is not in this spec: [image] project"
+    made.draft.conda.append(("numpy", ""))
+    with pytest.raises(UsageError, match="those of conda, and the sources have both"):
+        written(made, tmp_path)

@@ -34,12 +34,6 @@ ROCM, XPU, NIGHTLY = "AMD's GPUs", "Intel's GPUs", "nightly builds"
         ("requirements.txt", "-f https://repo.radeon.com/rocm/manylinux/rocm-rel-6.4/\ntorch\n", ROCM),
         ("requirements.txt", "torch @ https://x.example.com/torch-2.9.0%2Brocm6.4-cp312-cp312-linux_x86_64.whl", ROCM),
         ("requirements.txt", "pytorch-triton-rocm>=3.5\n", ROCM),
-        (
-            "pylock.toml",
-            "lock-version = '1.0'\ncreated-by = 'uv'\n[[packages]]\nname = 'torch'\nversion = '2.9.1+rocm6.4'\n"
-            "vcs = { type = 'git', url = 'https://example.com/torch', commit-id = '0' }\n",
-            ROCM,
-        ),
         ("Dockerfile", "FROM ubuntu:24.04\nENV UV_TORCH_BACKEND=xpu\n", XPU),
         ("Dockerfile", "FROM rocm/pytorch:latest\nRUN pip install rich\n", ROCM),
     ],

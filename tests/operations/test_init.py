@@ -16,6 +16,7 @@ import pytest
 from envspec import documents
 from tests.operations.test_build_projects import PROJECT
 from tests.support.builders import ecosystem
+from tests.support.builders.adopted import write_project
 from tests.support.builders.environments import RUNNING
 from tests.support.builders.projects import File
 from tests.support.builders.wheels import Artifact, wheel
@@ -93,7 +94,7 @@ def test_nothing_is_written_on_a_dry_run(user: User) -> None:
 
 
 def test_without_sources_the_folders_are_taken(user: User) -> None:
-    assert "no requirements, pyproject.toml" in refused(init(user), 2)
+    assert "no requirements, pyproject.toml, lock" in refused(init(user), 2)
     sources(user, requirements_txt="weekly\n", requirements_rocm_txt="torch==2.9.1+rocm6.4\n")
     ran = init(user, "--name", "tools", "--no-lock")
     assert (ran.status, "importing requirements.txt\n" in ran.stderr) == (0, True)
@@ -324,3 +325,60 @@ def test_a_gpu_that_is_unknown_is_refused_before_anything_is_written(user: User)
     message = refused(init(user, "requirements.txt", "--name", "train", "--gpu", "A1OO", "--no-lock"), 2)
     assert "A1OO" in message
     assert not (user.folder / "specs").exists()
+
+
+LOCKED_PROJECT = """
+dependencies = ["b"]
+optional-dependencies.more = ["c"]
+
+[dependency-groups]
+dev = ["c"]
+
+[tool.uv]
+constraint-dependencies = ["b<9"]
+"""
+
+
+@pytest.fixture
+def locking(tmp_path: Path) -> Iterator[User]:
+    """A user with a project, and with a lock of it by uv, in `app`."""
+    files = [ecosystem.release("a", "1"), ecosystem.release("b", "2", requires=["a"]), ecosystem.release("c", "3")]
+    with IndexServer(files) as index:
+        user = User(tmp_path, index.url)
+        write_project(user.folder / "app", LOCKED_PROJECT, index)
+        yield user
+
+
+def test_a_locked_project_is_named_by_its_lock(locking: User) -> None:
+    ran = init(locking, "app", "--name", "tools", "--extra", "more", "--python", "3.11")
+    assert ran.status == 0, ran.stderr
+    text = (locking.folder / "specs" / "tools.toml").read_text()
+    assert '[pip]\nfrom = "../app/uv.lock"\nextras = ["more"]\n' in text
+    assert not [key for key in ("dependencies =", "prefer", "constraints", "as_of") if key in text]
+    assert locked(locking, "tools") == {"a": "1", "b": "2", "c": "3"}
+    assert "app/uv.lock:1: app/uv.lock\n      [pip] from: 3 packages" in ran.stdout
+    assert "[tool.uv] constraint-dependencies\n      app/uv.lock has it" in ran.stdout
+    assert locking.runs("lock", "specs/tools.toml", "--check").status == 0
+
+
+def test_a_lock_and_what_a_dockerfile_adds_to_it(locking: User) -> None:
+    lines = "COPY . .\nRUN uv sync --no-default-groups --extra more\nRUN uv pip install d\nCMD uv run b\n"
+    (locking.folder / "app" / "Dockerfile").write_text(f"FROM python:3.11\n{lines}")
+    ran = init(locking, "app/Dockerfile", "--name", "tools")
+    assert ran.status == 10, ran.stderr
+    assert "uv.lock has all packages of the spec: add it to the project, and lock it there" in ran.stdout
+    text = (locking.folder / "specs" / "tools.toml").read_text()
+    assert 'extras = ["more"]\n' in text and 'command = ["/bin/sh", "-c", "b"]' in text
+    assert locked(locking, "tools") == {"a": "1", "b": "2", "c": "3"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--extra", "gone"), "has no extra gone"),
+        (("--as-of", "2026-01-01"), "uv.lock decides the versions, so `--as-of` has no effect"),
+    ],
+)
+def test_what_a_lock_cannot_give(locking: User, words: tuple[str, ...], message: str) -> None:
+    assert message in refused(init(locking, "app/uv.lock", "--name", "tools", *words), 2)
+    assert not (locking.folder / "specs").exists()

@@ -196,6 +196,8 @@ class Audit(Struct, frozen=True):
                 if dependent not in seen:
                     seen.add(dependent)
                     open_names.append(dependent)
+        if (locked := self.draft.locked.get(name)) is not None:
+            return locked.source
         version = self.draft.versions.get(name, "")
         for entry in self.ledger:
             if version and version in entry.text and name in entry.text:
