@@ -32,7 +32,7 @@ from envspec.adopt.selected import (
 from envspec.credentials import without_credentials
 from envspec.errors import UsageError
 from envspec.io.http_settings import default_index_url
-from envspec.models import DIRECT_URL, GIT, LOCAL, Platform
+from envspec.models import DEFAULT_INDEX, DIRECT_URL, GIT, LOCAL, Platform
 from envspec.names import SHA256, normalised
 
 _COMPILE: Final = "compile it: `uv pip compile --generate-hashes` or `pip-compile --generate-hashes`"
@@ -202,7 +202,7 @@ def _row(line: _Line, constraints: dict[str, _Line], index: str, path: Path) -> 
     if not hashes:
         raise UsageError(f"{line.place}: {name} {version} has no SHA-256", hint=_COMPILE)
     named = index_name(index)
-    index_url = "" if index == default_index_url({}) else index
+    index_url = "" if named == DEFAULT_INDEX else index
     return Row(name, version, named, index_url, marker=marker, hashes=hashes)
 
 
