@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-import envspec
 from envspec.lockfile.folder import read_lock
 from envspec.models import Lock
 from tests.operations.test_build_projects import Repository
@@ -350,10 +349,3 @@ def test_a_comparison_of_images_names_the_lock_itself(scene: Scene) -> None:
     assert ran.status == 10
     shown = [line.split()[0] for line in ran.stdout.splitlines()[:2]]
     assert [(user.folder / each).resolve() for each in shown] == [scene.lock, other]
-
-
-def test_python_code_takes_it_too(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ENVSPEC_CACHE_DIR", str(scene.folder / "cache"))
-    lock = envspec.read_lock(scene.lock, settings={"pip": {"extras": ["more"]}})
-    assert names(lock) == ["alpha 1.0", "beta 1.0", "gamma 1.0"]
-    assert envspec.fit(lock, gpus=["H100"]).verdict.value == "fits"
