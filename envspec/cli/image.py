@@ -183,7 +183,7 @@ def verify(reference: str, lock: str, deep: bool, platform: Platform | None, **c
         return in_formats(IMAGE_VERIFICATION, found)
     error = ImageDiffers(
         f"{reference} is not the image of {found.lock}",
-        hint=f"build it again: `envspec image build {lock}`; or name the lock that it was built from",
+        hint="build it again by `envspec image build`, or name the lock that it was built from",
     )
     return in_formats(IMAGE_VERIFICATION, found, error=error)
 

@@ -26,7 +26,10 @@ def as_text(result: ImageVerification, width: int) -> str:
     found = [each for each in found if each.drift.field == "package" or each.package not in packages]
     table = listing("", map(_row, found))
     notes = [f"compared: {', '.join(result.compared)}"]
-    notes += [f"not compared: {what} ({why})" for what, why in result.not_compared.items()]
+    reasons: dict[str, list[str]] = {}
+    for what, why in result.not_compared.items():
+        reasons.setdefault(why, []).append(what)
+    notes += [f"not compared: {', '.join(whats)} ({why})" for why, whats in reasons.items()]
     if result.is_same and "image ID" not in result.compared:
         notes.append("labels and config can be forged: --deep fetches what is missing and compares everything")
     lines = [line for note in notes for line in wrapped(note, width)]
