@@ -349,3 +349,26 @@ def test_a_comparison_of_images_names_the_lock_itself(scene: Scene) -> None:
     assert ran.status == 10
     shown = [line.split()[0] for line in ran.stdout.splitlines()[:2]]
     assert [(user.folder / each).resolve() for each in shown] == [scene.lock, other]
+
+
+@confined
+def test_lock_records_the_wheels_that_it_builds(scene: Scene) -> None:
+    repository = Repository(scene.folder / "own.git")
+    commit = repository.git("rev-parse", "HEAD")
+    scene.servers.index.add(File(sdist("sourced", "1.0")), File(small_wheel("lib")))
+    text = f'dependencies = ["sourced", "own @ {repository.url}"]\n' + settings_of(scene.servers.base)
+    lock = write_project(scene.folder / "project2", text, scene.servers.index)
+    spec = spec_beside(scene).rename(lock.with_name("spec.toml"))
+    user, folder = scene.user(), lock.with_name("locks") / "small"
+    succeeded(user.runs("lock", spec, "--output", folder))
+    locked = {each.name: each for each in read_lock(folder).resolutions[0].packages}
+    assert locked["sourced"].built is not None
+    assert locked["own"].file.sha256 == (locked["own"].built and locked["own"].built.sha256)
+    assert locked["own"].file.url == f"{repository.url}@{commit}"
+    assert locked["own"].version == "1.0"
+    written = (folder / "envspec.lock").read_bytes()
+    succeeded(checked(user, spec, folder))
+    succeeded(checked(scene.user("other"), spec, folder))
+    succeeded(scene.user("third").runs("lock", spec, "--output", folder))
+    assert (folder / "envspec.lock").read_bytes() == written
+    user.id_of(folder)

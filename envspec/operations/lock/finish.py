@@ -11,11 +11,13 @@ from pathlib import Path
 from msgspec import Struct
 
 from envspec.errors import StaleLock, UsageError
+from envspec.io.confine import can_build
+from envspec.io.tasks import run_interruptible
 from envspec.lockfile.diff import LockDiff, diff_locks
 from envspec.lockfile.document import load
 from envspec.lockfile.folder import folder_changes, read_lock
 from envspec.lockfile.header import LOCK_FILE
-from envspec.models import Lock
+from envspec.models import GIT, LOCAL, Lock, Package, Unbuilt
 from envspec.operations.lock.complete import lock_files, unknown_digests
 from envspec.operations.lock.expected import expected_lock
 from envspec.operations.lock.recheck import mismatches
@@ -25,6 +27,7 @@ from envspec.operations.lock_state import Compiled, LockRequest, LockState, Reso
 from envspec.resolve.upgrade import names_of
 from envspec.spec import RequirementKind, Spec
 from envspec.spec.dates import Age
+from envspec.structs import replace
 
 
 def finished(packages: Resolved, known: LockState) -> tuple[Lock, dict[str, bytes]]:
@@ -36,10 +39,40 @@ def finished(packages: Resolved, known: LockState) -> tuple[Lock, dict[str, byte
         UsageError: as `lock_files`, and for a file on a host that the spec does not name.
     """
     lock = assemble_lock(packages)
+    if packages.state.spec.pip.source and not packages.state.request.is_adopted:
+        lock = run_interruptible(_with_builds(lock, packages.state))
     report(lock, known)
     files = lock_files(lock)
     _check_hosts(packages.state, lock)
     return lock, files
+
+
+async def _with_builds(lock: Lock, state: LockState) -> Lock:
+    """The lock with the wheels of its sources, which another tool's lock does not have.
+
+    An sdist that nothing confines the build of is left as it is; a commit or a folder has no hash until it is built.
+
+    Raises:
+        WheelBuildFailed, UnfitMachine, NetworkError: as `Builds.record`.
+    """
+
+    def is_source(package: Package) -> bool:
+        return package.unbuilt is Unbuilt.LOCKED
+
+    def has_no_hash(package: Package) -> bool:
+        return is_source(package) and package.file.index in (GIT, LOCAL)
+
+    if not any(map(is_source, packages_in(lock.resolutions))):
+        return lock
+    from envspec.operations.build_wheels import Builds
+    from envspec.operations.session import Session
+
+    made = replace(lock, directory=state.request.directory)
+    wanted = is_source if can_build(state.context.environ, state.context.unconfined) else has_no_hash
+    async with Session(state.context) as session:
+        for platform in lock.platforms:
+            made = await Builds(made, session).record(platform, wanted)
+    return replace(made, directory=lock.directory)
 
 
 def is_repeatable(lock: Lock, spec: Spec, old: Lock | None) -> bool:
@@ -53,6 +86,8 @@ def is_repeatable(lock: Lock, spec: Spec, old: Lock | None) -> bool:
     # Branches and folders change without the spec and the indexes.
     moving = RequirementKind.GIT, RequirementKind.LOCAL
     if any(each.kind in moving for each in spec.pip.dependencies):
+        return False
+    if any(each.file.index == LOCAL for each in packages_in(lock.resolutions)):
         return False
     if any(map(unknown_digests, lock.base_images)):
         return False
