@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TextIO, TypeAlias
 
 from envspec.context import Context
 from envspec.lockfile.folder import NamedLock, named_lock
@@ -190,13 +190,26 @@ def remove(
     return _written(LockRequest(path, folder, text=text), "", context)
 
 
-def read_lock(lock: _Path) -> Lock:
-    """Read the lock in a folder.
+def read_lock(
+    lock: _Path, *, settings: Mapping[str, Mapping[str, Any]] | None = None, context: Context | None = None
+) -> Lock:
+    """Read the lock in a folder, or make one of another tool's lock, which other functions then take.
+
+    Args:
+        lock: A folder, a name under `locks/`, or a uv.lock, pylock.toml, poetry.lock or requirements file with hashes.
+        settings: Of another tool's lock: keys of a spec by table, such as `{"pip": {"extras": ["cuda"]}}`. They replace
+            those of [tool.envspec].
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none; what is selected does not exist.
         StaleLock: it was changed by hand, or has another format.
+        NoSolution: packages of another tool's lock can't be installed as they are locked.
     """
+    from envspec.operations.adopt import adopt_lock, is_lock_of_another_tool
+
+    path = Path(lock)
+    if is_lock_of_another_tool(path):
+        return named_lock(adopt_lock(path, settings or {}, context or Context.from_environment()).folder)
     return named_lock(lock)
 
 

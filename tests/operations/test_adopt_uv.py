@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import envspec
 from envspec.lockfile.folder import read_lock
 from envspec.models import Lock
 from tests.operations.test_build_projects import Repository
@@ -372,3 +373,10 @@ def test_lock_records_the_wheels_that_it_builds(scene: Scene) -> None:
     succeeded(scene.user("third").runs("lock", spec, "--output", folder))
     assert (folder / "envspec.lock").read_bytes() == written
     user.id_of(folder)
+
+
+def test_python_code_takes_it_too(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENVSPEC_CACHE_DIR", str(scene.folder / "cache"))
+    lock = envspec.read_lock(scene.lock, settings={"pip": {"extras": ["more"]}})
+    assert names(lock) == ["alpha 1.0", "beta 1.0", "gamma 1.0"]
+    assert envspec.fit(lock, gpus=["H100"]).verdict.value == "fits"
