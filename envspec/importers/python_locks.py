@@ -84,8 +84,9 @@ def name_lock(path: Path, selection: Selection, imported: Import) -> None:
     by_name: dict[str, list[Row]] = {}
     for row in found.rows:
         by_name.setdefault(row.name, []).append(row)
-    for row_name, rows in by_name.items():
-        _note_rows(rows, lines.get(row_name, by), imported)
+    # Poetry's locks have NVIDIA's libraries beside a torch for the CPU: its own build decides.
+    for row_name in sorted(by_name, key=lambda each: each != "torch"):
+        _note_rows(by_name[row_name], lines.get(row_name, by), imported)
     imported.add(by, name, Outcome.TRANSLATED, f"[pip] from: {len(by_name)} packages, as they are locked")
 
 

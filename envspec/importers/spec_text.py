@@ -40,10 +40,12 @@ from envspec.origins import INDEX_FAMILY
 from envspec.spec.conda import read_match_spec, read_preferred_record
 from envspec.spec.dates import Age, read_as_of, time_text
 from envspec.spec.errors import BadValue
-from envspec.spec.pip_lines import index_name
+from envspec.spec.pip_lines import index_name, name_in
 from envspec.spec.requirements import Requirement, local_address, read_constraint, read_preference, read_requirement
 from envspec.spec.values import env_name, read_index_url, read_python
 
+#: Images upgrade them before they install a lock.
+_INSTALLERS: Final = frozenset({"pip", "setuptools", "wheel"})
 #: Of editors, at the top of the project.
 SCHEMA: Final = "envspec.schema.json"
 
@@ -166,6 +168,8 @@ class _SpecWriter(TableWriter):
             if each.project is not None and each.project.resolve() == named.path.resolve().parent:
                 reason = "the project itself is not in this spec: [image] project"
                 self._correct(each.source, Outcome.OUTSIDE, reason)
+            elif name_in(each.text) in _INSTALLERS:
+                self._correct(each.source, Outcome.OUTSIDE, "envspec installs packages itself")
             elif each.source not in of_images:
                 self._refuse(each, f"{name} has all packages of the spec: add it to the project, and lock it there")
         draft.dependencies, draft.constraints, draft.overrides = [], [], []

@@ -112,19 +112,12 @@ def _with_source(why: str, source: str) -> str:
 
 def _ledger(found: Imported) -> Iterator[Table]:
     """Lines of files; what is installed or locked is counted alone, since versions that moved are listed above."""
-    rows = []
-    others = 0
-    for each in found.ledger:
-        if each.outcome is not Outcome.TRANSLATED:
-            continue
-        if each.source.line:
-            rows.append(row(_line(each), notes=[each.reason]))
-        else:
-            others += 1
+    rows = list(_by_reason(found, Outcome.TRANSLATED))
+    others = sum(each.outcome is Outcome.TRANSLATED and not each.source.line for each in found.ledger)
     if others:
         rows.append(row(f"{counted(others, 'package')} and settings of environments (--format json has them)"))
     yield _shortened("translated", rows)
-    yield _shortened(Outcome.OUTSIDE.value, _outside(found))
+    yield _shortened(Outcome.OUTSIDE.value, _by_reason(found, Outcome.OUTSIDE))
 
 
 def _shortened(title: str, rows: Iterable[Row]) -> Table:
@@ -135,11 +128,11 @@ def _line(each: LedgerEntry) -> str:
     return f"{each.source}: {each.text}"
 
 
-def _outside(found: Imported) -> Iterator[Row]:
+def _by_reason(found: Imported, outcome: Outcome) -> Iterator[Row]:
     """A row for each reason, with the first of its lines."""
     reasons: dict[str, list[LedgerEntry]] = {}
     for each in found.ledger:
-        if each.outcome is Outcome.OUTSIDE:
+        if each.outcome is outcome and (each.source.line or outcome is Outcome.OUTSIDE):
             reasons.setdefault(each.reason, []).append(each)
     for reason, entries in reasons.items():
         line = cut(_line(entries[0]), _LONGEST)

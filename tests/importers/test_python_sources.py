@@ -413,7 +413,8 @@ WHEEL = "wheels = [{{ url = 'https://files.example.com/{0}-{1}-py3-none-any.whl'
 
 
 def locked(name: str, version: str, more: str = "", table: str = "packages") -> str:
-    return f"[[{table}]]\nname = '{name}'\nversion = '{version}'\n{more}" + WHEEL.format(name, version, "0" * 64)
+    wheel = WHEEL.format(name.replace("-", "_"), version, "0" * 64)
+    return f"[[{table}]]\nname = '{name}'\nversion = '{version}'\n{more}{wheel}"
 
 
 @pytest.mark.parametrize(
@@ -477,3 +478,9 @@ def test_locks_that_are_not_read(tmp_path: Path) -> None:
         imported(write(tmp_path, uv_lock=UV_LOCK))
     with pytest.raises(Unreadable, match=r"no pyproject.toml beside it, which has the requirements"):
         imported(write(tmp_path, pdm_lock=""))
+
+
+def test_the_build_of_torch_goes_before_libraries_beside_it(tmp_path: Path) -> None:
+    text = PYLOCK + locked("nvidia-cuda-runtime-cu12", "12.6.77") + locked("torch", "2.7.1+cpu")
+    found = imported(write(tmp_path, pylock_toml=text))
+    assert [each.value for each in found.draft.cudas] == ["cpu", "12.6"]

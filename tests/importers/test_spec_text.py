@@ -411,12 +411,18 @@ def test_what_is_not_in_the_lock_is_lost(tmp_path: Path) -> None:
     project = Source("Dockerfile", 2)
     made.add(project, "pip install .", Outcome.TRANSLATED)
     made.draft.dependencies += [DraftRequirement("app @ {path}", project, tmp_path)]
+    upgrade = Source("Dockerfile", 3)
+    made.add(upgrade, "pip", Outcome.KEPT)
+    made.draft.dependencies += [DraftRequirement("pip", upgrade)]
     spec, _ = written(made, tmp_path)
     assert (spec.pip.dependencies, spec.services) == ((), None)
     lost = [(str(each.source), each.reason) for each in made.ledger if each.outcome.is_lost]
     reason = "uv.lock has all packages of the spec: add it to the project, and lock it there"
     assert lost == [("requirements.txt:1", reason)]
-    assert made.ledger[-1].reason == "the project itself is not in this spec: [image] project"
+    assert [each.reason for each in made.ledger[-2:]] == [
+        "the project itself is not in this spec: [image] project",
+        "envspec installs packages itself",
+    ]
     made.draft.conda.append(("numpy", ""))
     with pytest.raises(UsageError, match="those of conda, and the sources have both"):
         written(made, tmp_path)
