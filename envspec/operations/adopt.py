@@ -23,10 +23,10 @@ from envspec.adopt.rows import ForeignLock
 from envspec.context import Context, ReporterOf
 from envspec.data import facts_version
 from envspec.documents import table_of
-from envspec.errors import UsageError
+from envspec.errors import StaleLock, UsageError
 from envspec.lockfile import toml_writer
 from envspec.lockfile.folder import write_folder
-from envspec.lockfile.header import FORMAT, LOCK_FILE
+from envspec.lockfile.header import FORMAT, LOCK_FILE, verify_checksum
 from envspec.names import normalised
 from envspec.operations.lock_state import LockRequest
 from envspec.spec.document import PYPROJECT
@@ -91,7 +91,7 @@ def adopt_lock(path: Path, words: Mapping[str, Any], context: Context, platforms
     folder = place / "lock"
     kept = JsonCache(place)
     warnings = kept.read_as(_WARNINGS, list[str])
-    if warnings is None or not (folder / LOCK_FILE).is_file():
+    if warnings is None or not _is_whole(folder):
         from envspec.operations.lock.stages import compile_lock
 
         warnings = []
@@ -107,6 +107,15 @@ def adopt_lock(path: Path, words: Mapping[str, Any], context: Context, platforms
         kept.write(_WARNINGS, warnings)
         write_folder(folder, files)
     return Adopted(folder, found, tuple(warnings))
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether the cache has a lock in a folder, without damage."""
+    try:
+        verify_checksum((folder / LOCK_FILE).read_bytes(), LOCK_FILE)
+    except (OSError, StaleLock):
+        return False
+    return True
 
 
 def _relocated(problems: Iterable[Problem], path: Path) -> Iterator[Problem]:

@@ -54,6 +54,16 @@ def test_a_lock_whose_warnings_are_gone_is_made_again(tmp_path: Path) -> None:
     assert adopted(tmp_path, text) == first
 
 
+@pytest.mark.parametrize("damaged", ["", None])
+def test_a_lock_that_is_damaged_in_the_cache_is_made_again(tmp_path: Path, damaged: str | None) -> None:
+    text = pylock("six-1.17.0-py3-none-any.whl")
+    file = adopted(tmp_path, text).folder / "envspec.lock"
+    whole = file.read_text(encoding="utf-8")
+    file.write_text(whole.replace("1.17.0", "1.16.0") if damaged is None else damaged, encoding="utf-8")
+    adopted(tmp_path, text)
+    assert file.read_text(encoding="utf-8") == whole
+
+
 def test_packages_without_cuda_need_no_warning(tmp_path: Path) -> None:
     text = pylock("six-1.17.0-py3-none-any.whl")
     assert adopted(tmp_path, text).warnings == ()
