@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct
 
 from envspec.facts import Facts
 from envspec.facts.tables import LibraryNeedRow, SystemLibrariesRow, SystemRow
-from envspec.models import Platform, Python, Resolution
+from envspec.models import BaseImage, Platform, Python, Resolution
 from envspec.spec import Libraries, Spec, System
 
 #: The library of the locked Python, in rows.
@@ -31,13 +31,18 @@ class LibraryGroup(Struct, frozen=True):
     with_conda: bool
 
 
-def library_groups(spec: Spec, resolutions: Sequence[Resolution], facts: Facts) -> Iterator[LibraryGroup]:
-    """The libraries that neither the wheels nor a plain base have, of the packages that `library_need` rows name."""
+def library_groups(
+    os_on: Callable[[Platform], str], resolutions: Sequence[Resolution], facts: Facts
+) -> Iterator[LibraryGroup]:
+    """The libraries that neither the wheels nor a plain base have, of the packages that `library_need` rows name.
+
+    os_on: the system of a platform's base.
+    """
     for resolution in resolutions:
         platform = resolution.target.platform
         if not platform.is_linux:
             continue
-        os = spec.os_on(platform)
+        os = os_on(platform)
         system = facts.libraries_of(os) or SystemLibrariesRow(os=os, source="")
         python, packages = resolution.target.python, dict(system.packages)
         if is_of_system(python, facts.system(os)):
@@ -53,6 +58,13 @@ def library_groups(spec: Spec, resolutions: Sequence[Resolution], facts: Facts) 
                 yield LibraryGroup(
                     platform, package.name, package.version, loads, apt, unknown, os, bool(resolution.conda)
                 )
+
+
+def is_known_base(base: BaseImage, facts: Facts) -> bool:
+    """Whether rows state what a base image contains: NVIDIA's, or a system's own."""
+    system = facts.system(base.os)
+    is_of_system = system is not None and system.image == f"{base.repository}:{base.tag}"
+    return is_of_system or bool(base.cuda_release)
 
 
 def is_of_system(python: Python, system: SystemRow | None) -> bool:
@@ -90,7 +102,7 @@ def library_warnings(spec: Spec, resolutions: Sequence[Resolution], facts: Facts
     if system.libraries is Libraries.NONE:
         return
     assumed: dict[str, str] = {}
-    for group in library_groups(spec, resolutions, facts):
+    for group in library_groups(spec.os_on, resolutions, facts):
         lacking = [package for package in group.apt if package not in covered(system.apt, group.os, facts)]
         loads = f"{group.package} {group.version} loads {', '.join(group.loads)}"
         text = f"{group.platform.value}: {loads}, which neither the wheels nor {group.os} has"

@@ -642,7 +642,7 @@ def _apt(
     if compiler != "none":
         groups.append((_headers(spec, pythons, facts), "apt-headers", {}))
     if spec.system and spec.system.libraries is Libraries.AUTO:
-        for each in library_groups(spec, linux, facts):
+        for each in library_groups(spec.os_on, linux, facts):
             loads = {"package": f"{each.package} {each.version}", "libraries": ", ".join(each.loads)}
             groups.append((_without(each.apt, covered(own, each.os, facts)), "apt-libraries", loads))
     named = {package.partition("=")[0] for package in own}

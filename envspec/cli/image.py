@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from envspec.cli import options, output
+from envspec.cli import options, output, terminal
 from envspec.cli.inspect import exit_code_of
 from envspec.cli.output import Result, in_formats, plain
 from envspec.cli.progress import TerminalReporter
-from envspec.cli.selection import ENTRYPOINT, IMAGE
+from envspec.cli.selection import ENTRYPOINT, IMAGE, this_adopted, warn_of
 from envspec.errors import EnvspecError, UsageError
-from envspec.report import IMAGE_DIFF, IMAGE_VERIFICATION
+from envspec.report import IMAGE_DIFF, IMAGE_SUMMARY, IMAGE_VERIFICATION
 from envspec.structs import replace
 
 if TYPE_CHECKING:
     from envspec.context import Context
-    from envspec.models import Platform
+    from envspec.diagnostics.image_summary import ImageSummary
+    from envspec.models import Lock, Platform
     from envspec.operations.image import Destinations
-    from envspec.operations.image_cache import ImageRequest
+    from envspec.operations.image_cache import CachedIds, ImageRequest
 
 #: Files in a warning.
 _MOST_NAMED: Final = 5
@@ -59,7 +60,7 @@ def command() -> None:
 
 
 @command.command("build")
-@options.LOCK
+@options.lock_argument(tell=warn_of)
 @options.path_option("--output", "FILE", "Write a tar for `docker load` and skopeo.")
 @options.path_option("--layout", "DIR", "Write an OCI layout.")
 @click.option("--push", "pushed", metavar="REF", help="Push to a registry's repository and tag.")
@@ -105,12 +106,13 @@ def build(lock: str, dry_run: bool, **chosen: Any) -> Result:
     if dry_run:
         return _plan(request, chosen, secrets)
     if only_pushed and (cached := request.cached()) is not None and _is_pushed(cached.digest, pushed, context):
-        return _ids(cached.ids, cached.digest, pushed, secrets)
+        return _ids(cached, pushed, secrets, _summary(request, request.lock, cached))
     from envspec.operations.image import Destinations
 
     tag = tag_of(chosen["tag"] or default_tag(request.lock))
     load = tag if chosen["loaded"] else None
-    return _build(request, Destinations(chosen["output"], chosen["layout"], pushed, load, tag), context, secrets)
+    built, whole = _build(request, Destinations(chosen["output"], chosen["layout"], pushed, load, tag), context)
+    return _ids(built, pushed, secrets, _summary(request, whole, built))
 
 
 @command.command("id")
@@ -122,10 +124,10 @@ def image_id(lock: str, **chosen: Any) -> Result:
     context = options.context_of(chosen)
     request = _request(lock, context, chosen)
     if (cached := request.cached()) is not None:
-        return _ids(cached.ids, cached.digest)
+        return _ids(cached)
     from envspec.operations.image import Destinations
 
-    return _build(request, Destinations(), context)
+    return _ids(_build(request, Destinations(), context)[0])
 
 
 @command.command("diff")
@@ -240,21 +242,22 @@ def _is_pushed(digest: str, reference: str | None, context: Context) -> bool:
         return is_pushed(reference, digest, replace(context, reporter=reporter))
 
 
-def _build(
-    request: ImageRequest, outputs: Destinations, context: Context, secrets: Sequence[str] | None = None
-) -> Result:
+def _build(request: ImageRequest, outputs: Destinations, context: Context) -> tuple[CachedIds, Lock]:
+    """The IDs of images that are built, and the lock with all that they were built of."""
     from envspec.operations import image
 
     with TerminalReporter(request.lock.name) as reporter:
         built = image.build(request.options, outputs, replace(context, reporter=reporter))
-    request.remember(built.images, built.digest)
-    return _ids([(each.platform.value, each.id) for each in built.images], built.digest, outputs.push, secrets)
+    return request.remember(built.images, built.digest), built.lock
 
 
 def _ids(
-    rows: Sequence[tuple[str, str]], digest: str, pushed: str | None = None, secrets: Sequence[str] | None = None
+    found: CachedIds,
+    pushed: str | None = None,
+    secrets: Sequence[str] | None = None,
+    summary: ImageSummary | None = None,
 ) -> Result:
-    """The IDs; on stderr, because they are the result, the name by digest of what was pushed.
+    """The IDs; on stderr, because they are the result, the name by digest of what was pushed, and the summary.
 
     secrets: files in the image that may have some; None: not looked for.
     """
@@ -262,16 +265,35 @@ def _ids(
 
     name = None
     if pushed:
-        name = pushed_name(pushed, digest)
+        name = pushed_name(pushed, found.digest)
         output.info(f"pushed: {name}")
-    images = [{"platform": platform, "id": identity} for platform, identity in rows]
-    lines = [rows[0][1]]
-    if len(rows) > 1:
-        lines = [f"{identity}  {platform}" for platform, identity in rows]
-    document: dict[str, object] = {"images": images, "digest": digest, "pushed": name}
+    images = [{"platform": platform, "id": identity} for platform, identity in found.ids]
+    lines = [found.ids[0][1]]
+    if len(found.ids) > 1:
+        lines = [f"{identity}  {platform}" for platform, identity in found.ids]
+    document: dict[str, object] = {"images": images, "digest": found.digest, "pushed": name}
     if secrets is not None:
         document["secret_files"] = list(secrets)
+    _show(summary, document)
     return plain(lambda: document, lines)
+
+
+def _summary(request: ImageRequest, lock: Lock, built: CachedIds | None) -> ImageSummary | None:
+    """What the images have; None if nobody sees it. built: None if they were not."""
+    if output.SETTINGS.quiet >= output.QUIET and output.SETTINGS.form != "json":
+        return None
+    from envspec.operations.image_summary import image_summary
+
+    return image_summary(lock, request.options.platforms, built.sizes if built else (), this_adopted())
+
+
+def _show(summary: ImageSummary | None, document: dict[str, object]) -> None:
+    """The summary as text on stderr, and in the JSON object."""
+    if summary is None:
+        return
+    document["summary"] = summary
+    for line in IMAGE_SUMMARY.render("text", summary, terminal.width()).splitlines():
+        output.info(line)
 
 
 def _plan(request: ImageRequest, chosen: Mapping[str, Any], secrets: Sequence[str]) -> Result:
@@ -300,7 +322,7 @@ def _plan(request: ImageRequest, chosen: Mapping[str, Any], secrets: Sequence[st
         lines.append(f"would fetch {counted(len(missing), 'wheel')} ({size(fetched)})")
     verbs = {"push": "push", "load": "load", "output": "write", "layout": "write"}
     lines += [f"would {verbs[option]} {target}" for option, target in targets.items() if target]
-    document = {
+    document: dict[str, object] = {
         "dry_run": True,
         "platforms": platforms,
         "images": images,
@@ -309,4 +331,5 @@ def _plan(request: ImageRequest, chosen: Mapping[str, Any], secrets: Sequence[st
         "secret_files": list(secrets),
         **targets,
     }
+    _show(_summary(request, wanted.lock, cached), document)
     return plain(lambda: document, lines)

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -13,12 +14,13 @@ import click
 
 from envspec.cli import output, terminal
 from envspec.cli.output import SETTINGS
-from envspec.cli.selection import SELECTION, adopted
+from envspec.cli.selection import SELECTION, adopted, mention
 from envspec.errors import StaleLock, UsageError
 
 if TYPE_CHECKING:
     from envspec.context import Context, Reporter
     from envspec.models import Platform
+    from envspec.operations.adopt import Adopted
     from envspec.operations.container import Mount
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -60,15 +62,19 @@ def _set_locked(_ctx: click.Context, _param: click.Parameter, value: bool) -> No
     SETTINGS.locked = value
 
 
-def compare_with_spec(ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+def compare_with_spec(
+    ctx: click.Context, _param: click.Parameter, value: str | None, *, tell: Callable[[Adopted], None] = mention
+) -> str | None:
     """The callback of an argument that names a lock: warn if its spec has changed since; with `--locked`, fail.
 
     That there is no such lock, the command reports that reads it. A lock of another tool becomes one of envspec.
+
+    tell: reports on a lock of another tool.
     """
     if value is not None and not ctx.resilient_parsing:
         from envspec.lockfile.folder import find_lock
 
-        folder = adopted(ctx, value, lambda: context_of({}))
+        folder = adopted(ctx, value, lambda: context_of({}), tell)
         if folder != value:
             return folder
 
@@ -104,10 +110,15 @@ LOCKED: Final = click.option(
 )
 
 
-def lock_argument(*, required: bool = True) -> Callable[[_F], _F]:
-    """LOCK, compared with its spec, and `--locked`; of a lock of another tool, which part of it."""
+def lock_argument(*, required: bool = True, tell: Callable[[Adopted], None] = mention) -> Callable[[_F], _F]:
+    """LOCK, compared with its spec, and `--locked`; of a lock of another tool, which part of it, on which `tell`
+    reports.
+    """
     argument = click.argument(
-        "lock", required=required, shell_complete=terminal.complete_lock, callback=compare_with_spec
+        "lock",
+        required=required,
+        shell_complete=terminal.complete_lock,
+        callback=partial(compare_with_spec, tell=tell),
     )
     return combined(argument, LOCKED, *SELECTION)
 

@@ -20,9 +20,12 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 #: In the context of click: key of a spec, by table -> value of an option.
 _META: Final = "envspec.selection"
+#: In the context of click: what the lock of another tool is.
+_ADOPTED: Final = "envspec.adopted"
 #: In the context of click: the options that select, as they are written.
 _GIVEN: Final = "envspec.selection.given"
 _ALL: Final = "*"
+_MOST_NAMED: Final = 4
 _SELECTING: Final = "of a lock of another tool"
 
 
@@ -124,8 +127,12 @@ ENTRYPOINT: Final = _option(
 )
 
 
-def adopted(ctx: click.Context, value: str, make_context: Callable[[], Context]) -> str:
+def adopted(
+    ctx: click.Context, value: str, make_context: Callable[[], Context], tell: Callable[[Adopted], None]
+) -> str:
     """LOCK as the other commands take it: the folder of the envspec.lock that a lock of another tool gives.
+
+    tell: reports on it.
 
     Raises:
         UsageError: options that select, beside a lock of envspec; and as `operations.adopt.adopt_lock`.
@@ -144,7 +151,8 @@ def adopted(ctx: click.Context, value: str, make_context: Callable[[], Context])
     named = ctx.params.get("platforms") or ctx.params.get("platform") or ()
     platforms = [named.value] if hasattr(named, "value") else list(named)
     found = adopt_lock(path, words, make_context(), platforms)
-    _tell(found)
+    tell(found)
+    ctx.meta[_ADOPTED] = found
     return str(found.folder)
 
 
@@ -157,9 +165,27 @@ def _is_candidate(path: Path) -> bool:
     return is_foreign(path)
 
 
-def _tell(found: Adopted) -> None:
-    """What is not selected, with the words that add it, and the warnings."""
-    for warning in found.warnings:
-        output.warn(warning)
+def this_adopted() -> Adopted | None:
+    """The lock of another tool that this command's LOCK is; None for a lock of envspec."""
+    found: Adopted | None = click.get_current_context().meta.get(_ADOPTED)
+    return found
+
+
+def mention(found: Adopted) -> None:
+    """What is not selected, and whether there are warnings, in one line."""
+    from envspec.conformance.text import counted, some_of
+
+    parts = []
     if left_out := found.found.left_out:
-        output.info(f"left out: {', '.join(each.words for each in left_out)}")
+        parts.append(f"left out: {some_of([each.words for each in left_out], _MOST_NAMED)}")
+    if found.warnings:
+        command = f"`envspec image build {found.found.path.name} --dry-run`"
+        parts.append(f"{counted(len(found.warnings), 'warning')}: see {command}")
+    if parts:
+        output.info("; ".join(parts))
+
+
+def warn_of(found: Adopted) -> None:
+    """The warnings, for a command that shows what is not selected itself."""
+    for text in found.warnings:
+        output.warn(text)

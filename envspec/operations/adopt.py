@@ -49,11 +49,14 @@ _WARNINGS: Final = "warnings"
 
 
 class Adopted(NamedTuple):
-    """folder: of the envspec.lock. found: the lock that it was made of. warnings: of its making, however long ago."""
+    """folder: of the envspec.lock. found: the lock that it was made of. warnings: of its making, however long ago.
+    unwritten: what selects it and is not in [tool.envspec], by table.
+    """
 
     folder: Path
     found: ForeignLock
     warnings: tuple[str, ...]
+    unwritten: Mapping[str, Mapping[str, Any]]
 
 
 def is_lock_of_another_tool(path: Path) -> bool:
@@ -106,7 +109,7 @@ def adopt_lock(path: Path, words: Mapping[str, Any], context: Context, platforms
         (place / SOURCE_FILE).write_text(str(path), encoding="utf-8")
         kept.write(_WARNINGS, warnings)
         write_folder(folder, files)
-    return Adopted(folder, found, tuple(warnings))
+    return Adopted(folder, found, tuple(warnings), _unwritten(pip, own, words))
 
 
 def _is_whole(folder: Path) -> bool:
@@ -154,6 +157,21 @@ def _pip(path: Path, own: Mapping[str, Any], words: Mapping[str, Any]) -> dict[s
         # All of it: keys that choose packages are refused beside `from`.
         pip |= written
     return pip | dict(words.get("pip", {}))
+
+
+def _unwritten(
+    pip: Mapping[str, Any], own: Mapping[str, Any], words: Mapping[str, Any]
+) -> dict[str, Mapping[str, Any]]:
+    """What selects a lock and is not in [tool.envspec]; nothing if the command line selects nothing."""
+    if not words:
+        return {}
+    wanted = {**words, "pip": {key: pip[key] for key in ("from", *_SELECTED) if key in pip}}
+    found: dict[str, Mapping[str, Any]] = {}
+    for name in sorted(wanted, key=("pip", "env", "cuda", "image").index):
+        values, written = wanted[name], table_of(own, name)
+        if missing := {key: value for key, value in values.items() if written.get(key) != value}:
+            found[name] = missing
+    return found
 
 
 def _document(

@@ -30,7 +30,7 @@ from envspec.io.tasks import gather_or_cancel, run_interruptible
 from envspec.lockfile.document import identity
 from envspec.lockfile.folder import read_lock, write_folder
 from envspec.lockfile.header import LOCK_FILE
-from envspec.models import BaseImage, ImageId, Lock, Package, Platform, Resolution
+from envspec.models import ImageId, Lock, Package, Platform, Resolution
 from envspec.operations.image_cache import image_packages, platforms_with_image
 from envspec.operations.lock_state import lacks_wheel
 from envspec.operations.session import Session
@@ -188,12 +188,13 @@ def with_mirrors_of(lock: Lock, context: Context) -> Context:
 
 def _missing_libraries(lock: Lock, assembled: BuiltImage, facts: Facts) -> Iterator[str]:
     """What modules of the wheels need and nothing in the image has; nothing for wheels on top of conda's packages."""
+    from envspec.base_image.libraries import is_known_base
     from envspec.image.libraries import missing_libraries
 
     image = assembled.image.platform
     resolution = next(each for each in lock.resolutions if each.target.platform is image)
     base = lock.on(image).base_image
-    if base is None or not _is_known(base, facts) or resolution.conda:
+    if base is None or not is_known_base(base, facts) or resolution.conda:
         return
     row = facts.libraries_of(base.os)
     if row is None:
@@ -215,13 +216,6 @@ def _missing_libraries(lock: Lock, assembled: BuiltImage, facts: Facts) -> Itera
         yield f"{image.value}: {missing}, which nothing in the image has{ways}"
 
 
-def _is_known(base: BaseImage, facts: Facts) -> bool:
-    """Whether rows state what a base image contains: NVIDIA's, or a system's own."""
-    system = facts.system(base.os)
-    is_of_system = system is not None and system.image == f"{base.repository}:{base.tag}"
-    return is_of_system or bool(base.cuda_release)
-
-
 class Destinations(Struct, frozen=True):
     """Where an image goes.
 
@@ -239,10 +233,15 @@ class Destinations(Struct, frozen=True):
 
 
 class Built(Struct, frozen=True):
-    """The images of one build. digest: of what a push puts under the tag: the manifest, or the index of several."""
+    """The images of one build.
+
+    digest: of what a push puts under the tag: the manifest, or the index of several.
+    lock: with all that they were built of.
+    """
 
     images: tuple[Image, ...]
     digest: str
+    lock: Lock
 
 
 def build(options: ImageOptions, destinations: Destinations, context: Context) -> Built:
@@ -298,7 +297,7 @@ async def _build(options: ImageOptions, destinations: Destinations, context: Con
             await session.with_wheels(lambda: _load(session, assembled, name))
         if destinations.push:
             await _push(session, assembled, index, destinations.push)
-    return Built(images, digest)
+    return Built(images, digest, options.lock)
 
 
 def _is_unbuilt(package: Package) -> bool:

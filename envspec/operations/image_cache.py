@@ -42,10 +42,12 @@ class CachedIds(Struct, frozen=True):
 
     ids: (platform, image ID).
     digest: of what a push tags.
+    sizes: number of layers and their bytes, compressed, of each image.
     """
 
     ids: tuple[tuple[str, str], ...]
     digest: str
+    sizes: tuple[tuple[int, int], ...] = ()
 
 
 class ImageRequest:
@@ -99,13 +101,16 @@ class ImageRequest:
             return None
         return self._cache.read_as(self._key, CachedIds)
 
-    def remember(self, images: Sequence[Image], digest: str) -> None:
-        """Keep the IDs for the next time, if the cache can be written. digest: of what a push tags."""
+    def remember(self, images: Sequence[Image], digest: str) -> CachedIds:
+        """The IDs of images, kept for the next time if the cache can be written. digest: of what a push tags."""
         ids = tuple((image.platform.value, image.id) for image in images)
+        sizes = tuple((len(each.layers), sum(layer.blob.size_bytes for layer in each.layers)) for each in images)
+        found = CachedIds(ids, digest, sizes)
         with suppress(EnvspecError, OSError):
             # The build read the code again: after an edit since, the IDs are of other code.
             if self._key and self._key == self._current_key():
-                self._cache.write(self._key, CachedIds(ids, digest))
+                self._cache.write(self._key, found)
+        return found
 
     def missing_wheels(self) -> list[Package]:
         """The wheels of the image that are not in the cache, once each."""

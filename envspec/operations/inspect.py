@@ -84,7 +84,7 @@ def fit(
     from envspec.diagnostics.machine import Machine, described_machine, read_machine
 
     lock = named_lock(lock)
-    facts = _facts_of(lock)
+    facts = facts_of(lock)
     machine: Machine
     if driver is None and not gpus and platform is None:
         machine = read_machine()
@@ -122,7 +122,7 @@ def _usual_platform(lock: Lock) -> Platform:
     return platforms[0]
 
 
-def _facts_of(lock: Lock) -> Facts:
+def facts_of(lock: Lock) -> Facts:
     """The facts, with the rows under `[facts]` of the spec that the lock was made from, if it is on this machine."""
     from envspec.facts import load_facts
     from envspec.spec.identity import input_sha256, read_document

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from envspec.diagnostics.doctor.types import DoctorFinding
     from envspec.diagnostics.explain import Explanation, PackageExplanation
     from envspec.diagnostics.fit import FitReport
+    from envspec.diagnostics.image_summary import ImageSummary
     from envspec.image.diff import ImageDiff
     from envspec.image.verification import ImageVerification
     from envspec.importers.result import Imported
@@ -66,6 +67,7 @@ FIT: Final[Formats[FitReport]] = Formats("machine:fit_as_text", "machine:fit_as_
 DOCTOR: Final[Formats[Sequence[DoctorFinding]]] = Formats("machine:doctor_as_text", "machine:doctor_as_json")
 AUDIT: Final[Formats[AuditReport]] = Formats("audit:as_text", "audit:as_json", "audit:as_github", "audit:as_sarif")
 IMPORT: Final[Formats[Imported]] = Formats("importing:as_text", "importing:as_json")
+IMAGE_SUMMARY: Final[Formats[ImageSummary]] = Formats("image_summary:as_text")
 IMAGE_DIFF: Final[Formats[ImageDiff]] = Formats("diff:image_as_text", "diff:image_as_json")
 IMAGE_VERIFICATION: Final[Formats[ImageVerification]] = Formats("verification:as_text", "verification:as_json")
 

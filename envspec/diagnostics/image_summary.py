@@ -1,0 +1,224 @@
+"""What an image has, for the end of `envspec image build`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from msgspec import Struct
+from packaging.specifiers import SpecifierSet
+
+from envspec.base_image.cuda import CudaPins, Pin, SharedLibrary, pins_of, read_pins, shared_libraries
+from envspec.base_image.libraries import covered, is_known_base, library_groups
+from envspec.facts import Facts
+from envspec.facts.gpu import Runs, capability_of, runs
+from envspec.facts.torch import family_mismatch
+from envspec.models import GIT, LOCAL, BaseImage, Lock, Package, Platform, Python, Resolution
+
+#: Members of the torch family that are built for one CUDA.
+_BUILT_FOR_CUDA: Final = ("torchvision", "torchaudio")
+#: Digits of a commit.
+_SHORT: Final = 10
+
+
+class BuiltSource(Struct, frozen=True):
+    """A package that is built for the image. version: empty if its build computes it. how: `sdist`, `git COMMIT`,
+    `folder PATH`.
+    """
+
+    name: str
+    version: str
+    how: str
+
+
+class MissingLibrary(Struct, frozen=True):
+    """What a package loads and nothing in the image has. apt: packages with it, as far as they are known."""
+
+    package: str
+    version: str
+    libraries: tuple[str, ...]
+    apt: tuple[str, ...]
+
+
+class GpuSupport(Struct, frozen=True):
+    """Names of the GPUs that envspec knows, by what they run of torch: compiled code, what the driver compiles from
+    PTX, nothing.
+    """
+
+    compiled: tuple[str, ...]
+    ptx: tuple[str, ...]
+    without: tuple[str, ...]
+
+
+class TorchFamily(Struct, frozen=True):
+    """torch and its family. build: `cu128`, `cpu`; empty if it is unknown. problem: why they do not fit; empty if
+    they do.
+    """
+
+    packages: tuple[str, ...]
+    build: str
+    problem: str = ""
+
+
+class BuiltSize(Struct, frozen=True):
+    """Of an image. layers: with those of the base. size_bytes: of all of them, compressed."""
+
+    layers: int
+    size_bytes: int
+
+
+class PlatformSummary(Struct, frozen=True):
+    """The image of one platform.
+
+    packages, size_bytes: their number and the sum of the sizes that are known.
+    cuda: versions of the packages' CUDA.
+    libraries: CUDA libraries in the packages; shared: those that the base image has, too.
+    driver: the oldest.
+    gpus: None without a build of torch whose code is known.
+    image: None if it has not been built.
+    """
+
+    platform: Platform
+    packages: int
+    size_bytes: int
+    base_image: BaseImage | None
+    python: Python
+    cuda: tuple[str, ...]
+    libraries: tuple[str, ...]
+    shared: tuple[SharedLibrary, ...]
+    driver: str | None
+    gpus: GpuSupport | None
+    torch: TorchFamily | None
+    built: tuple[BuiltSource, ...]
+    missing_libraries: tuple[MissingLibrary, ...]
+    image: BuiltSize | None = None
+
+
+class LeftOutSummary(Struct, frozen=True):
+    """What is not selected of another tool's lock. words: that select it. packages: how many only it adds."""
+
+    words: str
+    packages: int
+
+
+class InstalledBy(Struct, frozen=True):
+    """A Dockerfile of the project that installs more than is selected. words: that select the rest."""
+
+    file: str
+    words: tuple[str, ...]
+
+
+class ImageSummary(Struct, frozen=True):
+    """What the images of a lock have.
+
+    left_out, installed_by, settings: of the lock of another tool. settings: the part of pyproject.toml that makes its
+    selection last; empty if it is there.
+    """
+
+    lock: str
+    platforms: tuple[PlatformSummary, ...]
+    left_out: tuple[LeftOutSummary, ...] = ()
+    installed_by: InstalledBy | None = None
+    settings: str = ""
+
+
+def summarize(lock: Lock, platform: Platform, facts: Facts, image: BuiltSize | None = None) -> PlatformSummary:
+    """What the image of a lock has on one platform. image: of the image that was built."""
+    lock = lock.on(platform)
+    part = next(each for each in lock.resolutions if each.target.platform is platform)
+    pins = read_pins(part, facts)
+    base = lock.base_image
+    sizes = [each.file.size_bytes or 0 for each in part.packages]
+    sizes += [each.size_bytes or 0 for each in part.conda]
+    return PlatformSummary(
+        platform,
+        len(sizes),
+        sum(sizes),
+        base,
+        part.target.python,
+        tuple(_cudas(pins)),
+        tuple(pins.libraries),
+        shared_libraries(base, part, facts) if base else (),
+        lock.driver.minimum if lock.driver else None,
+        _gpus(lock, platform, facts),
+        _family(part, pins, facts),
+        tuple(_built(part)),
+        tuple(_missing(lock, part, facts)),
+        image,
+    )
+
+
+def _cudas(pins: CudaPins) -> Iterator[str]:
+    for found in pins.cudas:
+        yield str(found.cuda)
+    if pins.torch and pins.torch.cuda and not pins.cudas:
+        yield str(pins.torch.cuda)
+
+
+def _gpus(lock: Lock, platform: Platform, facts: Facts) -> GpuSupport | None:
+    """Of torch's own code, as `fit` compares it."""
+    for code in lock.gpu_code:
+        if code.platform is not platform or code.variant == "cpu":
+            continue
+        names: dict[Runs, list[str]] = {how: [] for how in Runs}
+        for gpu in facts.gpus:
+            names[runs(capability_of(gpu), code.sm, code.ptx)].append(gpu.name)
+        return GpuSupport(tuple(names[Runs.SASS]), tuple(names[Runs.PTX]), tuple(names[Runs.NOT]))
+    return None
+
+
+def _family(part: Resolution, pins: CudaPins, facts: Facts) -> TorchFamily | None:
+    torch = pins.torch
+    if torch is None:
+        return None
+    members = [pin for pin in pins_of(part) if pin.name in _BUILT_FOR_CUDA]
+    packages = tuple(f"{pin.name} {pin.version}" for pin in (torch, *members))
+    problem = _mismatch(torch, members, facts if torch.cuda else facts.without_cuda())
+    for pin in members:
+        build = pin.build
+        if pin.is_default_index:
+            build = build or facts.default_variant(torch.version, pins.platform)
+        if not problem and build and torch.build and build != torch.build:
+            problem = f"{pin.name} is built for {build}, torch for {torch.build}"
+    return TorchFamily(packages, torch.build or "", problem)
+
+
+def _mismatch(torch: Pin, members: Sequence[Pin], facts: Facts) -> str:
+    """Why releases do not fit, as far as facts list them."""
+    requests = {"torch": SpecifierSet(f"=={torch.version}")}
+    for pin in members:
+        if any(row.version == pin.version.partition("+")[0] for row in facts.members_by_package.get(pin.name, ())):
+            requests[pin.name] = SpecifierSet(f"=={pin.version}")
+    found = family_mismatch(facts, requests)
+    return found.because or found.what if found else ""
+
+
+def _built(part: Resolution) -> Iterator[BuiltSource]:
+    for package in part.packages:
+        if package.file.index not in (GIT, LOCAL) and package.file.filename.endswith(".whl"):
+            continue
+        version = package.version
+        if package.file.index in (GIT, LOCAL) and package.built is None and version == "0":
+            version = ""
+        yield BuiltSource(package.name, version, _how(package))
+
+
+def _how(package: Package) -> str:
+    address = package.file.url or ""
+    if package.file.index == GIT:
+        commit = address.partition("#")[0].rpartition("@")[2]
+        return f"git {commit[:_SHORT]}"
+    if package.file.index == LOCAL:
+        return f"folder {address}".rstrip()
+    return "sdist"
+
+
+def _missing(lock: Lock, part: Resolution, facts: Facts) -> Iterator[MissingLibrary]:
+    """Libraries of the system that rows of the facts name for the packages."""
+    base = lock.base_image
+    if base is None or not is_known_base(base, facts):
+        return
+    for group in library_groups(lambda _: base.os, [part], facts):
+        apt = [name for name in group.apt if name not in covered(lock.image.apt, base.os, facts)]
+        if apt or group.unknown:
+            yield MissingLibrary(group.package, group.version, group.loads, tuple(apt))
