@@ -334,7 +334,7 @@ _OUTPUTS: Final = frozenset({"-o", "--output", "--output-file"})
 _EXTRAS: Final = frozenset({"--extra", "--extras", "-E"})
 _GROUPS: Final = frozenset({"--group", "--with", "--only-group", "--only"})
 _NO_GROUPS: Final = frozenset({"--no-group", "--without"})
-_NO_DEFAULTS: Final = frozenset({"--no-dev", "--no-default-groups", "--only-group", "--only"})
+_NO_DEFAULTS: Final = frozenset({"--no-default-groups", "--only-group", "--only"})
 
 
 def read_selection(shell: Shell, command: Command, project: Path) -> InstallSelection:
@@ -349,8 +349,13 @@ def read_selection(shell: Shell, command: Command, project: Path) -> InstallSele
         if "--all-groups" in names:
             groups |= groups_of(file)
         # `poetry export` has the main group alone.
-        if command.words[:2] != ("poetry", "export") and names.isdisjoint(_NO_DEFAULTS):
+        is_export = command.words[:2] == ("poetry", "export")
+        # Of Poetry, it means `--only main`.
+        is_without = not names.isdisjoint(_NO_DEFAULTS) or (command.words[0] == "poetry" and "--no-dev" in names)
+        if not is_export and not is_without:
             groups |= default_groups(file, command.words[0])
+    if "--no-dev" in names:
+        groups.discard("dev")
     groups.difference_update(values_of(given, _NO_GROUPS))
     return InstallSelection(frozenset(map(normalised, extras)), frozenset(map(normalised, groups - {"main"})))
 

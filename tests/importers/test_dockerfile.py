@@ -499,9 +499,13 @@ furo = "*"
         (PROJECT, "uv sync --extra cuda --extra web --group docs --no-dev", "pillow torch flask furo"),
         (PROJECT, "uv sync --all-extras --all-groups", "pillow torch flask pytest furo"),
         (PROJECT, "uv sync --all-groups --no-group dev", "pillow furo"),
+        (PROJECT, "uv sync --all-groups --no-dev", "pillow furo"),
+        (f'{PROJECT}[tool.uv]\ndefault-groups = "all"\n', "uv sync --no-dev", "pillow furo"),
+        (f'{PROJECT}[tool.uv]\ndefault-groups = "all"\n', "uv sync --no-default-groups", "pillow"),
         (POETRY, "poetry install --only main --no-root", "pillow"),
         (POETRY, "poetry install --extras 'cuda web' --without dev", "pillow torch flask"),
         (POETRY, "poetry install -E cuda --with docs,dev", "pillow torch pytest furo"),
+        (POETRY, "poetry install --no-dev", "pillow"),
         (POETRY, "poetry install --all-extras", "pillow torch flask pytest"),
     ],
 )
