@@ -75,7 +75,7 @@ class PlatformSummary(Struct, frozen=True):
     libraries: CUDA libraries in the packages; shared: those that the base image has, too.
     driver: the oldest.
     gpus: None without a build of torch whose code is known.
-    image: None if it has not been built.
+    image: None if it is not built.
     """
 
     platform: Platform

@@ -84,7 +84,7 @@ def read_build(
     built = _target(target, stages, imported.shown(path))
     final = list(_chain(built))
     sources = _environments(final, stages)
-    syncs = _syncs([*final, *sources])
+    syncs = _syncs([*final, *sources], imported)
     counted = frozenset[Source]().union(*(stage.seen.packages for stage in (*final, *sources)))
     main = final[0].seen.main_environment()
     last = _last_instructions(final)
@@ -116,12 +116,14 @@ def _target(name: str, stages: Sequence[_Stage], file: str) -> _Stage:
     return found
 
 
-def _syncs(stages: Sequence[_Stage]) -> dict[Path, InstallSelection]:
+def _syncs(stages: Sequence[_Stage], imported: Import) -> dict[Path, InstallSelection]:
     """The extras and groups that the stages install, of each project."""
     found: dict[Path, InstallSelection] = {}
     for stage in stages:
         for path, selection in stage.seen.syncs.items():
             found[path] = found.get(path, InstallSelection()) | selection
+    for path, selection in found.items():
+        imported.installed[path] = selection.extras, selection.groups
     return found
 
 

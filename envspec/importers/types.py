@@ -285,6 +285,7 @@ class Import(Struct):
     target: the stage of Dockerfiles.
     tops: links that lead out of all of these folders are not read: see `allow`.
     platforms: those that the user chose; empty: the sources decide.
+    installed: a project's file -> extras and groups of it that Dockerfiles install, normalised.
     """
 
     root: Path
@@ -297,6 +298,7 @@ class Import(Struct):
     done: set[Path] = field(default_factory=set)
     tops: list[Path] = field(default_factory=list)
     platforms: tuple[str, ...] = ()
+    installed: dict[Path, tuple[frozenset[str], frozenset[str]]] = field(default_factory=dict)
 
     def allow(self, source: Path) -> None:
         """Let links lead to files in the repository of a source that the user named: git's top level, else its folder.

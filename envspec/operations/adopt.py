@@ -109,7 +109,7 @@ def adopt_lock(path: Path, words: Mapping[str, Any], context: Context, platforms
         (place / SOURCE_FILE).write_text(str(path), encoding="utf-8")
         kept.write(_WARNINGS, warnings)
         write_folder(folder, files)
-    return Adopted(folder, found, tuple(warnings), _unwritten(pip, own, words))
+    return Adopted(folder, found, tuple(warnings), _unwritten(path, own, words))
 
 
 def _is_whole(folder: Path) -> bool:
@@ -159,13 +159,11 @@ def _pip(path: Path, own: Mapping[str, Any], words: Mapping[str, Any]) -> dict[s
     return pip | dict(words.get("pip", {}))
 
 
-def _unwritten(
-    pip: Mapping[str, Any], own: Mapping[str, Any], words: Mapping[str, Any]
-) -> dict[str, Mapping[str, Any]]:
+def _unwritten(path: Path, own: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """What selects a lock and is not in [tool.envspec]; nothing if the command line selects nothing."""
     if not words:
         return {}
-    wanted = {**words, "pip": {key: pip[key] for key in ("from", *_SELECTED) if key in pip}}
+    wanted = {**words, "pip": {"from": path.name, **words.get("pip", {})}}
     found: dict[str, Mapping[str, Any]] = {}
     for name in sorted(wanted, key=("pip", "env", "cuda", "image").index):
         values, written = wanted[name], table_of(own, name)

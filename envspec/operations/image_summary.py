@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
-from envspec.diagnostics.image_summary import BuiltSize, ImageSummary, LeftOutSummary, summarize
+from envspec.diagnostics.image_summary import BuiltSize, ImageSummary, InstalledBy, LeftOutSummary, summarize
+from envspec.errors import EnvspecError
 from envspec.lockfile import toml_writer
 from envspec.models import Lock, Platform
 from envspec.operations.inspect import facts_of
+from envspec.spec.document import PYPROJECT
 from envspec.structs import replace
 
 if TYPE_CHECKING:
+    from envspec.adopt.rows import ForeignLock
     from envspec.operations.adopt import Adopted
+
+_DOCKERFILES: Final = ("Dockerfile", "docker/Dockerfile")
 
 
 def image_summary(
@@ -29,8 +35,27 @@ def image_summary(
     found = ImageSummary(lock.name, tuple(images))
     if adopted is None:
         return found
-    left_out = []
-    for each in adopted.found.left_out:
-        left_out.append(LeftOutSummary(each.words, len(each.packages)))
+    left_out = [LeftOutSummary(each.words, len(each.packages)) for each in adopted.found.left_out]
     settings = toml_writer.table("tool.envspec", adopted.unwritten).strip() if adopted.unwritten else ""
-    return replace(found, left_out=tuple(left_out), settings=settings)
+    installed_by = _installed_by(adopted.found)
+    return replace(found, left_out=tuple(left_out), installed_by=installed_by, settings=settings)
+
+
+def _installed_by(found: ForeignLock) -> InstalledBy | None:
+    """The project's Dockerfile, if it installs extras or groups that are not selected."""
+    from envspec.importers.dockerfile import read_dockerfile
+    from envspec.importers.types import Import
+
+    folder = found.path.parent
+    for name in _DOCKERFILES:
+        imported = Import(folder, lambda _: None)
+        with suppress(EnvspecError):
+            imported.run(read_dockerfile, folder / name)
+        extras, groups = imported.installed.get((folder / PYPROJECT).resolve(), ((), ()))
+        words = []
+        for each in found.left_out:
+            if each.name in (extras if each.kind == "extra" else groups):
+                words.append(each.words)
+        if words:
+            return InstalledBy(name, tuple(words))
+    return None

@@ -59,7 +59,7 @@ def test_every_command_that_uses_a_lock_compares_it() -> None:
     compared = {
         name
         for name, command in commands(cli)
-        if any(each.callback is compare_with_spec for each in command.params)
+        if any(getattr(each.callback, "func", each.callback) is compare_with_spec for each in command.params)
         and any("--locked" in each.opts for each in command.params)
     }
     named = {name for name, command in commands(cli) if any(each.name == "lock" for each in command.params)}

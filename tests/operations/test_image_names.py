@@ -73,7 +73,7 @@ def test_a_push_tells_under_which_digest_the_registry_has_it(scene: Scene) -> No
         ran = scene.builder.image("build", lock, "--no-compile-bytecode", "--push", f"{name}:1")
         assert ran.status == 0, ran.stderr
         assert ran.stdout.count("\n") == 1
-        digest = ran.stderr.partition(f"pushed: {name}@")[2].strip()
+        digest = ran.stderr.partition(f"pushed: {name}@")[2].partition("\n")[0]
         assert scene.registry.held.tags["team/app"][digest] == scene.registry.held.tags["team/app"]["1"]
 
 
