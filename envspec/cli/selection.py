@@ -42,7 +42,7 @@ def _keep(
             return
         ctx.meta.setdefault(_GIVEN, []).append(param.opts[0])
         values = ctx.meta.setdefault(_META, {}).setdefault(table, {})
-        if value is True and key != "default_groups":
+        if value is True and key not in ("default_groups", "frozen"):
             value = (_ALL,)
         if read is not None:
             value = read(value)
@@ -95,6 +95,9 @@ SELECTION: Final = (
     ),
     _option("--all-packages", key="members", is_flag=True, help_text="All packages of the workspace."),
     _option("--python-version", key="python", table="env", metavar="X.Y", help_text=f"The Python {_SELECTING}."),
+    _option(
+        "--frozen", key="frozen", table="lock", is_flag=True, help_text="Take it although the project changed."
+    ),
 )
 #: What its image is.
 IMAGE: Final = (

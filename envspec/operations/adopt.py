@@ -90,13 +90,16 @@ def adopt_lock(path: Path, words: Mapping[str, Any], context: Context, platforms
     if platforms:
         document["env"]["platforms"] = sorted(platforms)
     text = "".join(toml_writer.table(name, values) for name, values in document.items() if isinstance(values, Mapping))
-    place = cache_root(context.environ) / ADOPTED / _key(path, text)
+    place = cache_root(context.environ) / ADOPTED / _key(path, text, words)
     folder = place / "lock"
     kept = JsonCache(place)
     warnings = kept.read_as(_WARNINGS, list[str])
     if warnings is None or not _is_whole(folder):
+        from envspec.operations.lock.adopted import check_is_current
         from envspec.operations.lock.stages import compile_lock
 
+        if not words.get("lock", {}).get("frozen"):
+            check_is_current(path)
         warnings = []
         reporting = replace(context, reporter=ReporterOf(context.reporter, warning=warnings.append))
         request = LockRequest(path, folder, text=text, is_adopted=True)
@@ -242,7 +245,7 @@ def _described(left_out: Iterable[Any]) -> str:
     return ", ".join(f"{each.kind} {each.name}" for each in left_out)
 
 
-def _key(path: Path, text: str) -> str:
+def _key(path: Path, text: str, words: Mapping[str, Any]) -> str:
     """Names all that the lock follows from: files that uv reads, settings, and what makes locks of them."""
     lock = path.read_bytes()
     digests = [hashlib.sha256(lock).hexdigest()]
@@ -250,5 +253,6 @@ def _key(path: Path, text: str) -> str:
     for folder in sorted({".", *(each.decode(errors="replace") for each in members)}):
         with suppress(OSError, ValueError):
             digests.append(hashlib.sha256((path.parent / folder / PYPROJECT).read_bytes()).hexdigest())
-    values = [VERSION, FORMAT, facts_version(), str(path), text, *digests]
+    is_frozen = bool(words.get("lock"))
+    values = [VERSION, FORMAT, facts_version(), str(path), text, is_frozen, *digests]
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()

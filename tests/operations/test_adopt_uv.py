@@ -380,3 +380,17 @@ def test_python_code_takes_it_too(scene: Scene, monkeypatch: pytest.MonkeyPatch)
     lock = envspec.read_lock(scene.lock, settings={"pip": {"extras": ["more"]}})
     assert names(lock) == ["alpha 1.0", "beta 1.0", "gamma 1.0"]
     assert envspec.fit(lock, gpus=["H100"]).verdict.value == "fits"
+
+
+def test_a_lock_that_is_older_than_its_project_is_refused(scene: Scene) -> None:
+    user = scene.user()
+    first = user.id_of(scene.lock, *WITHOUT_PROJECT)
+    pyproject = scene.lock.with_name("pyproject.toml")
+    pyproject.write_text(pyproject.read_text().replace('dependencies = ["beta"]', 'dependencies = ["beta", "gamma"]'))
+    message = refused(user.image("build", scene.lock, *WITHOUT_PROJECT), 3)
+    assert "is older than its project" in message
+    assert "gamma" in message
+    assert "`uv lock`" in message
+    assert "gamma" in refused(user.runs("lock", spec_beside(scene)), 3)
+    assert user.id_of(scene.lock, *WITHOUT_PROJECT, "--frozen") == first
+    refused(user.image("build", scene.lock, *WITHOUT_PROJECT), 3)

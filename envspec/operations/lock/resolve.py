@@ -93,9 +93,11 @@ def _pypi(
     state: LockState, targets: Sequence[Target], conda: CondaResult, upgraded: Sequence[str], hints: Hints
 ) -> PypiResult:
     if state.spec.pip.source:
-        from envspec.operations.lock.adopted import adopted_packages, read_adopted
+        from envspec.operations.lock.adopted import adopted_packages, check_is_current, read_adopted
         from envspec.operations.lock.listed_files import with_listed_files
 
+        if not state.request.is_adopted:
+            check_is_current(state.request.spec_path.parent / state.spec.pip.source)
         found = with_listed_files(read_adopted(state.spec, state.request.spec_path), state)
         return PypiResult(tuple(adopted_packages(found, target, state.spec) for target in targets))
     if not state.spec.pip.dependencies:
