@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -34,8 +34,10 @@ class NestedTooDeeply(ValueError):
     """Tables or lists within each other beyond what any document needs."""
 
 
-def parse_toml(text: str) -> dict[str, Any]:
+def parse_toml(text: str, loads: Callable[[str], dict[str, Any]] = _PARSER.loads) -> dict[str, Any]:
     """Parse a TOML document.
+
+    loads: the parser; tomli's takes a third of the time, and takes TOML 1.1 as well.
 
     Raises:
         ValueError: it is not one (with line and column), too large, or nested too deeply.
@@ -46,10 +48,9 @@ def parse_toml(text: str) -> dict[str, Any]:
     if any(_DEEP.search(line) for line in text.split("\n") if line.count(".") >= 32):
         raise NestedTooDeeply("a key has more than 32 parts")
     try:
-        document: dict[str, Any] = _PARSER.loads(text)
+        return loads(text)
     except RecursionError:
         raise NestedTooDeeply("lists or tables are nested too deeply") from None
-    return document
 
 
 def parse_own_toml(text: str) -> dict[str, Any]:

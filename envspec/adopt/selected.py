@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,9 +35,17 @@ def text_of_file(path: Path) -> str:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """A TOML file. Raises UsageError: it can't be read, or is none."""
+    """A TOML file, parsed once in a run. Raises UsageError: it can't be read, or is none."""
+    return _parsed(path, text_of_file(path))
+
+
+@lru_cache(maxsize=8)
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    # Compiled: a uv.lock of a workspace has megabytes.
+    import tomli
+
     try:
-        return parse_toml(text_of_file(path))
+        return parse_toml(text, tomli.loads)
     except ValueError as error:
         raise UsageError(f"{path} is not TOML: {error}", hint="restore it, or lock again") from None
 

@@ -17,16 +17,14 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from packaging.markers import Marker
 from packaging.requirements import Requirement
 
-from envspec import documents
 from envspec.adopt.rows import ALL, ForeignLock, LeftOut, LockedFile, Row, Selection, index_name
+from envspec.adopt.selected import PYPROJECT, read_document
 from envspec.credentials import without_credentials
 from envspec.documents import list_of, table_of
 from envspec.errors import UsageError
 from envspec.models import DIRECT_URL, GIT, LOCAL, SPEC, Dependent
 from envspec.names import normalised
-from envspec.verifier.regular import read_regular
 
-PYPROJECT: Final = "pyproject.toml"
 _EXPORT: Final = (
     *("export", "--frozen", "--offline", "--no-config", "--format", "requirements.txt", "--no-hashes"),
     *("--no-header", "--no-annotate"),
@@ -50,10 +48,7 @@ def read(path: Path, selection: Selection) -> ForeignLock:
             f"{path}: there is no {PYPROJECT} beside it, and uv reads a lock together with that",
             hint=f"copy the project's {PYPROJECT} files too, or export there: `uv export --format pylock.toml`",
         )
-    try:
-        lock = documents.parse_toml(read_regular(path).decode("utf-8"))
-    except ValueError as error:
-        raise UsageError(f"{path}: {error}", hint="run `uv lock`") from error
+    lock = read_document(path)
     packages = [_Package(each) for each in list_of(lock, "package") if isinstance(each, Mapping)]
     project = _project(packages, selection, path)
     _check_names(project, selection, path)
