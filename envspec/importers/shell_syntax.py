@@ -275,6 +275,15 @@ _OUTSIDE: Final = re.compile(rf"""(?P<kept>'[^']*'|\\.)|(?P<quoted>{_DOUBLE})|{_
 _INSIDE: Final = re.compile(rf"(?P<kept>\\.)|{_PARAMETER}", re.DOTALL | re.ASCII)
 
 
+#: What is in quotes, or behind a backslash.
+_KEPT_TOGETHER: Final = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.""", re.DOTALL)
+
+
+def _without_continuation(found: re.Match[str]) -> str:
+    """Without the end of a continued line: single quotes keep it."""
+    return found[0] if found[0].startswith("'") else found[0].replace("\\\n", "")
+
+
 def expand(text: str, variables: Mapping[str, str | None]) -> Expanded:
     """The words of a command; a value outside of quotes may be several words.
 
@@ -290,7 +299,7 @@ def expand(text: str, variables: Mapping[str, str | None]) -> Expanded:
         return " "
 
     values = _Values(variables)
-    plain = values.put_into(_REDIRECTION.sub(without_redirection, text.replace("\\\n", "")))
+    plain = values.put_into(_REDIRECTION.sub(without_redirection, _KEPT_TOGETHER.sub(_without_continuation, text)))
     targets = [values.put_into(each).strip("\"'") for each in outputs]
     try:
         words = shlex.split(plain)

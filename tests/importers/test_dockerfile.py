@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from envspec.importers import importer_of, new_import
@@ -55,6 +55,7 @@ WORDS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0\r")
 
 @settings(max_examples=50)
 @given(st.lists(WORDS, min_size=1, max_size=4))
+@example([["\\\n", "'\\\n", "a\\\\\n"]])
 def test_commands_have_the_words_and_lines_that_a_shell_gives_them(script: list[list[str]]) -> None:
     # A command's first word is no word of the shell's grammar.
     script = [["run", *words] for words in script]
