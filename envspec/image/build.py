@@ -37,7 +37,7 @@ from envspec.image.layers.partition import partition
 from envspec.image.layers.store import LayerStore
 from envspec.image.layers.types import Compression, Image, Layer, LayerSource
 from envspec.image.libraries import LibraryObserver
-from envspec.image.options import Bytecode, ImageOptions, ImageStage
+from envspec.image.options import Bytecode, ImageOptions, ImageParts, ImageStage
 from envspec.image.services import ServicesSource, has_pip, services_config
 from envspec.image.sources.bytecode import PycCompiler, find_compiler
 from envspec.image.sources.system import SystemLayerRequest, SystemSource, build_system_layer
@@ -69,8 +69,8 @@ class _Plan(Struct, frozen=True):
 class BuiltImage(Struct, frozen=True):
     """locked_id: the ID of the image without the project's code: it follows from the lock alone. system: the layer for
     the lock's record. system_files: what it consists of. wheels: what their libraries contain and need, by the wheel's
-    SHA-256; only of wheels with libraries. owning: the sources of the layers of Python and packages.
-    locked: the layers above the base, without those of the project's code.
+    SHA-256; only of wheels with libraries. owning: the sources of the layers of Python and packages. locked: the layers
+    above the base, without those of the project's code.
     """
 
     image: Image
@@ -152,10 +152,14 @@ class ImageBuilder:
             )
         system: SystemLayer | None = None
         files: SystemSource | None = None
-        if lock.image.apt:
-            system, files = await self._system_layer(resolution.target.platform, base)
-        packages = (await self._builds.project(resolution),) if has_project else ()
-        copied = await asyncio.to_thread(read_code, lock)
+        packages: tuple[Package, ...] = ()
+        copied = None
+        if self._options.parts is ImageParts.ALL:
+            if lock.image.apt:
+                system, files = await self._system_layer(resolution.target.platform, base)
+            if has_project:
+                packages = (await self._builds.project(resolution),)
+            copied = await asyncio.to_thread(read_code, lock)
         path = environment(lock, base.env, services_config(lock.image))["PATH"]
         last = ServicesSource(lock.image, path, has_pip(resolution))
 

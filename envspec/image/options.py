@@ -35,10 +35,20 @@ class Bytecode(Enum):
     NONE = "none"
 
 
+class ImageParts(Enum):
+    """Which layers are built: all, or those whose content the lock's packages alone determine: neither system packages
+    nor the project's code.
+    """
+
+    ALL = "all"
+    PACKAGES = "packages"
+
+
 class ImageOptions(Struct, frozen=True):
     """What image to build.
 
     identity: of the lock, `lockfile.document.identity`. python: an interpreter that the user names for compiling.
+    parts: an image of some of them is only compared.
     """
 
     lock: Lock
@@ -47,3 +57,4 @@ class ImageOptions(Struct, frozen=True):
     bytecode: Bytecode = Bytecode.COMPILED
     compression: Compression = Compression.GZIP
     python: Path | None = None
+    parts: ImageParts = ImageParts.ALL

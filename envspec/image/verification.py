@@ -85,7 +85,7 @@ class ImageVerification(Struct):
     """The result for one platform's image.
 
     image: as the user wrote it.
-    compared: `labels`, `config`, `base`, `image ID`, `files`.
+    compared: `labels`, `config`, `base`, `layers`, `image ID`, `files`.
     not_compared: what -> the reason.
     """
 

@@ -114,10 +114,7 @@ class ImageRequest:
 
     def missing_wheels(self) -> list[Package]:
         """The wheels of the image that are not in the cache, once each."""
-        from envspec.fetch.wheels import wheel_path
-
-        packages = {wheel_path(self._root, each): each for each in image_packages(self.options)}
-        return [package for path, package in packages.items() if not path.is_file()]
+        return missing_wheels(self.options, self._root)
 
     @cached_property
     def lock(self) -> Lock:
@@ -241,3 +238,11 @@ def image_packages(options: ImageOptions) -> list[Package]:
         if part.target.platform in options.platforms:
             found += part.packages
     return found
+
+
+def missing_wheels(options: ImageOptions, cache: Path) -> list[Package]:
+    """The wheels of the images that are not in the cache, once each."""
+    from envspec.fetch.wheels import wheel_path
+
+    packages = {wheel_path(cache, each): each for each in image_packages(options)}
+    return [package for path, package in packages.items() if not path.is_file()]

@@ -6,16 +6,18 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from enum import Enum
 from functools import partial
+from itertools import product
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
 
 from envspec.context import Connectivity, Context, ReporterOf, comma_separated
 from envspec.diagnostics.machine import this_platform
-from envspec.errors import EnvspecError, OfflineMiss
+from envspec.errors import EnvspecError, OfflineMiss, UsageError
 from envspec.image.base import ManifestCache, base_at, pinned_base
 from envspec.image.base_contents import read_streamed
 from envspec.image.build import BuiltImage
@@ -24,8 +26,9 @@ from envspec.image.layers.contents import BadLayer, LayerContents, Pattern, merg
 from envspec.image.layers.ownership import OwnedPathCache
 from envspec.image.layers.store import BlobStore
 from envspec.image.layers.types import Layer
-from envspec.image.options import Bytecode, ImageOptions, ImageStage
+from envspec.image.options import Bytecode, ImageOptions, ImageParts, ImageStage
 from envspec.image.services import ServicesSource, has_pip, services_config
+from envspec.image.sources.system import title_of as system_title
 from envspec.image.verification import (
     OWN,
     ImageDrift,
@@ -41,9 +44,10 @@ from envspec.image.verification import (
     title_of,
 )
 from envspec.io.tasks import gather_or_cancel, run_in_thread, run_interruptible
+from envspec.lockfile.folder import find_lock, read_lock
 from envspec.models import GIT, LOCAL, Lock, Package, Platform, Resolution
 from envspec.operations.image import ImageSession, completed, with_bases, with_mirrors_of
-from envspec.operations.image_cache import ImageRequest
+from envspec.operations.image_cache import ImageRequest, image_options, missing_wheels
 from envspec.operations.image_diff import compared_of
 from envspec.operations.image_source import FoundImage, NoImage, open_image
 from envspec.operations.lock_state import lacks_wheel
@@ -86,33 +90,37 @@ async def _verify(reference: str, lock: str, platform: Platform, context: Contex
         config = dict(read_json(image.config, "application/json", where=image.name))
         words = (config.get("os"), config.get("architecture"))
         platform = next((each for each, names in OCI_PLATFORMS.items() if names == words), platform)
-        requests = []
-        for bytecode in (True, False):
-            requests.append(ImageRequest(lock, context, platforms=[platform.value], bytecode=bytecode))
-        locked = requests[0].lock
+        locked = read_lock(find_lock(lock, Path()))
         result = ImageVerification(image.name, image.id, locked.name, platform.value)
-        if platform in locked.linux_platforms and OCI_PLATFORMS[platform] == words:
-            subject = _subject_of(image, config, locked, platform)
-            await _compare(subject, requests, context, depth, result)
-        else:
+        if platform not in locked.linux_platforms or OCI_PLATFORMS[platform] != words:
             named = comma_separated(locked.linux_platforms), "/".join(map(str, words))
             result.findings.append(ImageFinding(ImageDrift.PLATFORM, "", "", *named))
+            return result
+        subject = _subject_of(image, config, locked, platform)
+        has_id = image.id in _known_ids(lock, locked, platform, context)
+        await _compare(subject, context, depth, result, has_id=has_id)
         return result
 
 
 class _Subject(Struct, frozen=True):
     """An image for a platform of the lock.
 
-    below, above, code: its layers: of the base, of the lock, of the project's code.
+    below, system, above, code: its layers: of the base, of system packages, of the lock's packages, of the project's
+    code.
     """
 
     image: FoundImage
     config: dict[str, Any]
+    lock: Lock
     platform: Platform
-    resolution: Resolution
     below: tuple[Layer, ...]
+    system: tuple[Layer, ...]
     above: tuple[Layer, ...]
     code: tuple[Layer, ...]
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        return (*self.below, *self.system, *self.above, *self.code)
 
     @property
     def locked_id(self) -> str:
@@ -123,50 +131,57 @@ class _Subject(Struct, frozen=True):
         rootfs = self.config["rootfs"] | {"diff_ids": self.config["rootfs"]["diff_ids"][:-count]}
         return digest_of(canonical(self.config | {"rootfs": rootfs, "history": self.config["history"][:-count]}))
 
+    @property
+    def system_record(self) -> str | None:
+        """The digest of its system layer in the lock."""
+        rows = [each for each in self.lock.system if each.platform is self.platform]
+        return next((each.diff_id for each in rows if each.apt == self.lock.image.apt), None)
+
 
 def _subject_of(image: FoundImage, config: dict[str, Any], lock: Lock, platform: Platform) -> _Subject:
     layers = compared_of(image).layers
     if not all(is_digest(each.diff_id) and is_digest(each.blob.digest) for each in layers):
         raise NoImage(image.name, "a layer has no valid digest")
-    resolution = _resolution_of(lock, platform)
-    own = next((at for at, each in enumerate(layers) if each.created_by.startswith(OWN)), len(layers))
-    end = len(layers)
-    if lock.image.has_code:
-        last = OWN + ServicesSource(lock.image, "", has_pip(resolution)).title
-        end = next((at + 1 for at, each in enumerate(layers) if each.created_by == last), end)
-    return _Subject(image, config, platform, resolution, layers[:own], layers[own:end], layers[end:])
+    titles = [each.created_by for each in layers]
+    own = next((at for at, each in enumerate(titles) if each.startswith(OWN)), len(layers))
+    start, end = own, len(layers)
+    if lock.image.apt and titles[own : own + 1] == [OWN + system_title(lock.image.apt)]:
+        start += 1
+    last = OWN + ServicesSource(lock.image, "", has_pip(_resolution_of(lock, platform))).title
+    if lock.image.has_code and last in titles:
+        end = titles.index(last) + 1
+    return _Subject(image, config, lock, platform, layers[:own], layers[own:start], layers[start:end], layers[end:])
 
 
 def _resolution_of(lock: Lock, platform: Platform) -> Resolution:
     return next(each for each in lock.resolutions if each.target.platform is platform)
 
 
-def _known_ids(requests: Sequence[ImageRequest], platform: Platform) -> set[str]:
+def _known_ids(name: str, lock: Lock, platform: Platform, context: Context) -> set[str]:
     """IDs that the lock records, or that this machine has built."""
     found = set[str]()
-    lock = requests[0].lock
     if not lock.image.has_code:
         found.update(row.id for row in lock.images if row.platform is platform)
-    for request in requests:
-        if (cached := request.cached()) is not None:
-            found.update(identity for _, identity in cached.ids)
+    # The project's code may not be here.
+    with suppress(UsageError):
+        for platforms, bytecode in product(((), (platform.value,)), (True, False)):
+            cached = ImageRequest(name, context, platforms=platforms, bytecode=bytecode).cached()
+            if cached is not None:
+                found.update(identity for built, identity in cached.ids if built == platform.value)
     return found
 
 
 async def _compare(
-    subject: _Subject, requests: Sequence[ImageRequest], context: Context, depth: Depth, result: ImageVerification
+    subject: _Subject, context: Context, depth: Depth, result: ImageVerification, *, has_id: bool
 ) -> None:
-    for layer in subject.code:
-        result.not_compared[f"layer `{title_of(layer)}`"] = "the project's code is not of the lock"
     wrong: list[Layer] = []
     if depth is Depth.FILES:
         wrong = await _wrong_layers(subject, context, result)
-    has_id = subject.image.id in _known_ids(requests, subject.platform)
     if has_id:
-        result.compared += ["labels", "config", "base", "image ID"]
+        result.compared += ["labels", "config", "base", "layers", "image ID"]
     async with AsyncExitStack() as stack:
         if not has_id or wrong:
-            expected = await _expect(subject, requests[0], context, depth, stack)
+            expected = await _expect(subject, context, depth, stack)
             if not has_id:
                 _compare_documents(subject, expected, result)
             if depth is Depth.FILES:
@@ -180,7 +195,7 @@ class _Expected(Struct):
 
     options: with the wheels of sources that the lock does not record, if they are known.
     base: None if it can't be read.
-    built: None if the image can't be built; session: of its layers.
+    built: None if the layers of packages can't be built; session: of these.
     failed: why something is None.
     """
 
@@ -191,24 +206,22 @@ class _Expected(Struct):
     failed: EnvspecError | None = None
 
 
-async def _expect(
-    subject: _Subject, request: ImageRequest, context: Context, depth: Depth, stack: AsyncExitStack
-) -> _Expected:
-    expected = _Expected(request.options)
-    lock = expected.options.lock
-    context = with_mirrors_of(lock, context)
+async def _expect(subject: _Subject, context: Context, depth: Depth, stack: AsyncExitStack) -> _Expected:
+    options = replace(image_options(subject.lock, [subject.platform]), parts=ImageParts.PACKAGES)
+    expected = _Expected(options)
+    context = with_mirrors_of(subject.lock, context)
     timeouts = context.timeouts
     if depth is Depth.DOCUMENTS:
         timeouts = replace(timeouts, connect_s=_QUICK_S, stall_s=_QUICK_S, attempts=1)
     clients = await stack.enter_async_context(Session(context, timeouts))
     manifests = ManifestCache(BlobStore(context.cache), clients.registry, context.connectivity, lambda: None)
     try:
-        expected.options = await with_bases(expected.options, context)
+        expected.options = await with_bases(options, context)
         expected.base = await base_at(*pinned_base(expected.options.lock, subject.platform), manifests)
         if depth is Depth.DOCUMENTS:
             context = replace(context, connectivity=Connectivity.OFFLINE)
             # Those of sources that the lock does not record are known once they are built.
-            if missing := [each for each in request.missing_wheels() if not lacks_wheel(each)]:
+            if missing := [each for each in missing_wheels(options, context.cache) if not lacks_wheel(each)]:
                 raise OfflineMiss(f"{missing[0].name} {missing[0].version}")
         await _build(subject, expected, context, stack)
     except EnvspecError as error:
@@ -232,33 +245,63 @@ async def _build(subject: _Subject, expected: _Expected, context: Context, stack
 
 
 def _compare_documents(subject: _Subject, expected: _Expected, result: ImageVerification) -> None:
-    options, built, base = expected.options, expected.built, expected.base
-    lock, identity, platform = options.lock, options.identity, subject.platform
+    built, base = expected.built, expected.base
+    lock, identity, platform = expected.options.lock, expected.options.identity, subject.platform
     result.compared.append("labels")
     document: dict[str, Any] = {"config": {"Labels": own_labels(lock, identity, platform)}}
+    has_id = False
     if base is not None:
         result.compared += ["config", "base"]
-        document = json.loads(image_config(lock, identity, platform, base, (), services_config(lock.image)))
+        system = [replace(each, created_by=title_of(each)) for each in subject.system]
+        layers = (*system, *built.locked) if built else ()
+        config = image_config(lock, identity, platform, base, layers, services_config(lock.image))
+        document, has_id = json.loads(config), digest_of(config) == subject.locked_id
+    found = _compare_system(subject, result)
     if built is not None:
-        result.compared.append("image ID")
-        if built.locked_id == subject.locked_id:
-            return
+        result.compared.append("layers")
+        # What the lock does not record is not compared, and a part of the ID.
+        if subject.system_record or not lock.image.apt:
+            result.compared.append("image ID")
     elif expected.failed is not None:
         what = "image ID" if base else "config, base, image ID"
         result.not_compared[what] = expected.failed.message.removeprefix("offline, and ")
-    resolution = _resolution_of(lock, platform)
-    unbuilt = [each for each in resolution.packages if lacks_wheel(each)]
+    for layer in subject.code:
+        result.not_compared[f"layer `{title_of(layer)}`"] = "the project's code is not of the lock"
+    if not has_id:
+        found += _differences(subject, expected, document)
+        # Texts of the history, or another form of the same JSON.
+        if built is not None and not found:
+            found.append(ImageFinding(ImageDrift.CONFIG_BYTES))
+    result.findings += found
+
+
+def _compare_system(subject: _Subject, result: ImageVerification) -> list[ImageFinding]:
+    """Compare the layer of system packages with the lock's record of it: only a container can make it again."""
+    if not subject.lock.image.apt:
+        return []
+    title, record = system_title(subject.lock.image.apt), subject.system_record
+    if not subject.system:
+        return [ImageFinding(ImageDrift.LAYER_MISSING, "", title)]
+    if record is None:
+        result.not_compared[f"layer `{title}`"] = "the lock does not record it: `envspec lock --image` does"
+        return []
+    found = subject.system[0].diff_id
+    return [] if found == record else [ImageFinding(ImageDrift.LAYER, "", title, record, found)]
+
+
+def _differences(subject: _Subject, expected: _Expected, document: dict[str, Any]) -> list[ImageFinding]:
+    """How documents differ of which not all is equal."""
+    built, base = expected.built, expected.base
+    resolution = _resolution_of(expected.options.lock, subject.platform)
     found = list(compare_config(document, subject.config, whole=base is not None))
     if base is not None and [each.diff_id for each in base.layers] != [each.diff_id for each in subject.below]:
         found.append(ImageFinding(ImageDrift.BASE, expected=f"{base.name}@{base.digest}"))
     found += compare_packages(resolution, listed_packages(map(title_of, subject.above)))
-    if unbuilt:
+    if unbuilt := [each for each in resolution.packages if lacks_wheel(each)]:
         found = [each for each in found if not _is_of_unbuilt(each, unbuilt)]
     if built is not None:
         found += compare_layers(built.locked, subject.above)
-        # Texts of the history, or another form of the same JSON.
-        found = found or [ImageFinding(ImageDrift.CONFIG_BYTES)]
-    result.findings += found
+    return found
 
 
 def _is_of_unbuilt(found: ImageFinding, unbuilt: Sequence[Package]) -> bool:
@@ -303,9 +346,8 @@ async def _read(
 
 async def _wrong_layers(subject: _Subject, context: Context, result: ImageVerification) -> list[Layer]:
     """Read all layers: those whose content is not the one in the config."""
-    layers = (*subject.below, *subject.above, *subject.code)
     wrong = []
-    for layer, (digest, _) in zip(layers, await _read(subject, layers, context), strict=True):
+    for layer, (digest, _) in zip(subject.layers, await _read(subject, subject.layers, context), strict=True):
         if digest != layer.diff_id:
             wrong.append(layer)
             title = title_of(layer)
@@ -344,6 +386,6 @@ async def _compare_files(
     found = [contents for _, contents in await _read(subject, others, context, _FILES)]
     owners = await run_in_thread(OwnedPathCache(context.cache).owners, built.owning)
     removed = {path for each in found for path in (*each.removed, *each.emptied)}
-    owner = partial(owner_of, owners=owners, names=subject.resolution.names)
+    owner = partial(owner_of, owners=owners, names=_resolution_of(subject.lock, subject.platform).names)
     result.findings += compare_files(merged(wanted), merged(found), removed, owner)
     result.compared.append("files")

@@ -18,7 +18,7 @@ def as_text(result: ImageVerification, width: int) -> str:
     """The differences, those of packages first, and what was compared."""
     verdict = "is not the image of"
     if result.is_same:
-        verdict = "is the image of" if "image ID" in result.compared else "has the labels of the image of"
+        verdict = "is the image of" if "layers" in result.compared else "has the labels of the image of"
     head = f"{result.image} {verdict} {result.lock} on {result.platform}: {result.id}"
     found = sorted(result.findings, key=lambda each: _FIELDS.index(each.drift.field))
     # Their layers and files differ too.
@@ -30,7 +30,7 @@ def as_text(result: ImageVerification, width: int) -> str:
     for what, why in result.not_compared.items():
         reasons.setdefault(why, []).append(what)
     notes += [f"not compared: {', '.join(whats)} ({why})" for why, whats in reasons.items()]
-    if result.is_same and "image ID" not in result.compared:
+    if result.is_same and "layers" not in result.compared:
         notes.append("labels and config can be forged: --deep fetches what is missing and compares everything")
     lines = [line for note in notes for line in wrapped(note, width)]
     return "\n".join((text([head], [first_rows(table, _MOST_ROWS, "--format json shows all")], width), block(lines)))

@@ -20,11 +20,12 @@ import pytest
 
 from envspec.context import Context
 from envspec.image.verification import ImageVerification
-from envspec.models import ImageId, Lock
+from envspec.models import ImageId, Lock, SystemLayer
 from envspec.operations.image_source import NoImage
 from envspec.operations.image_verify import Depth, verify
 from envspec.registry.types import BadManifest
 from envspec.structs import replace
+from tests.operations.test_image_libraries import lay_system_layer
 from tests.support import preloaded
 from tests.support.builders.environments import SERIES, pin
 from tests.support.builders.images import (
@@ -497,7 +498,7 @@ def test_a_recorded_id_needs_no_wheel_even_for_the_files(scene: Scene) -> None:
     place = reader.writes_lock(replace(scene.lock, images=(ImageId(X86, built, pyc=True),)))
     ran = reader.image("verify", scene.layout, place, "--deep", "--offline", "--format", "json")
     assert ran.status == 0, ran.stderr
-    assert json.loads(ran.stdout)["compared"] == ["labels", "config", "base", "image ID", "files"]
+    assert json.loads(ran.stdout)["compared"] == ["labels", "config", "base", "layers", "image ID", "files"]
 
 
 def test_files_that_can_not_be_compared_are_no_success(scene: Scene) -> None:
@@ -576,11 +577,53 @@ def test_the_project_s_code_is_not_compared(scene: Scene) -> None:
     settings = replace(scene.lock.image, copy=("../code",))
     place = builder.writes_lock(replace(scene.lock, image=settings, spec="../../specs/small.toml"), "locks/small")
     builder.id_of(place, "--layout", "layout")
-    for text in ("one = 1\n", "two = 2\n"):
+    why = "the project's code is not of the lock"
+    reader = scene.user_in(scene.new_folder())
+    reader.folder.mkdir(exist_ok=True)
+    copied = reader.folder / "copy of the lock"
+    shutil.copytree(place, copied)
+    for text, expected in (("one = 1\n", []), ("two = 2\n", [why])):
         (folder / "code/run.py").write_text(text)
         for words in ((), ("--deep",)):
             ran = builder.image("verify", "layout", place, *words, "--format", "json")
             assert ran.status == 0, ran.stderr + ran.stdout
             message = json.loads(ran.stdout)
-            assert [each["why"] for each in message["not_compared"]] == ["the project's code is not of the lock"]
+            assert [each["why"] for each in message["not_compared"]] == expected
             assert "image ID" in message["compared"]
+    # Without the project beside the lock.
+    ran = reader.image("verify", folder / "layout", copied, "--deep", "--format", "json")
+    assert ran.status == 0, ran.stderr
+    assert [each["why"] for each in json.loads(ran.stdout)["not_compared"]] == [why]
+
+
+# System packages
+
+
+def test_a_layer_of_system_packages_is_compared_with_its_record(scene: Scene) -> None:
+    folder = scene.new_folder()
+    builder = scene.user_in(folder)
+    folder.mkdir(exist_ok=True)
+    lock = lay_system_layer(builder, scene.lock, ("git",), "libgit.so")
+    builder.id_of(builder.writes_lock(lock), "--layout", "layout", "--compression", "none")
+    diff_id = digest(read_image(folder / "layout").layers[2])
+    [pinned] = scene.base.named().digests
+    record = SystemLayer(X86, pinned.digest or "", ("git",), ("git=1",), diff_id, diff_id, 1)
+    other = replace(record, diff_id="sha256:" + "0" * 64)
+    # No container: this user's cache has no such layer, and there is no engine.
+    reader = scene.user_in(scene.new_folder(), DOCKER_HOST="unix:///nowhere")
+    reader.folder.mkdir(exist_ok=True)
+    for number, (rows, status, compared) in enumerate((((), 0, False), ((record,), 0, True), ((other,), 8, True))):
+        place = reader.writes_lock(replace(lock, system=rows), f"lock-{number}")
+        for words in ((), ("--deep",)):
+            ran = reader.image("verify", folder / "layout", place, *words, "--format", "json")
+            assert ran.status == status, ran.stderr + ran.stdout
+            message = json.loads(ran.stdout)
+            named = [each for each in message["not_compared"] if each["what"] == "layer `apt: git`"]
+            assert bool(named) is not compared
+            assert ("image ID" in message["compared"]) is (compared and bool(words or number))
+            assert [each["path"] for each in message["findings"]] == (["apt: git"] if status else [])
+    without = reader.writes_lock(scene.lock, "without")
+    found = json.loads(reader.image("verify", folder / "layout", without, "--deep", "--format", "json").stdout)
+    assert "apt: git" in [each["path"] for each in found["findings"] if each["code"] == "layer-extra"]
+    found = json.loads(reader.image("verify", scene.layout, place, "--deep", "--format", "json").stdout)
+    assert "apt: git" in [each["path"] for each in found["findings"] if each["code"] == "layer-missing"]
