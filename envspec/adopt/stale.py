@@ -4,6 +4,7 @@ Of uv.lock these are compared with the pyproject.toml files of the workspace, it
 dependencies, extras, groups, sources, override-dependencies, constraint-dependencies, requires-python, and the members.
 Not compared:
 - what is dynamic, or whose pyproject.toml is missing;
+- extras without lines, if the lock has no extra at all; groups with a `requires-python` of their own;
 - markers where they differ on none of envspec's platforms with none of the Pythons of the lock;
 - sources of overrides, constraints and packages that are not members; the version beside a source that is no index;
   whether a folder is editable; whether a git reference is a branch, a tag or a commit; `lfs`;
@@ -46,7 +47,7 @@ from envspec.structs import replace
 Table: TypeAlias = Mapping[str, Any]
 #: Pythons that `requires-python` is compared on.
 _PYTHONS: Final = ("2.7", *(f"3.{minor}.{patch}" for minor in range(30) for patch in range(30)), "4.0")
-_EXTRA: Final = re.compile(r"extra == '([^']+)'")
+_EXTRA: Final = re.compile(r"""extra == ['"]([^'"]+)['"]""")
 #: Source.
 _UNKNOWN: Final = "?"
 
@@ -74,9 +75,15 @@ class _Entry(Struct, frozen=True):
         source = "" if self.source in ("", _UNKNOWN) else f" from {self.source}"
         return f"{self.name}{extras}{self.specifier}{source}"
 
+    def holds(self, values: Mapping[str, str]) -> bool:
+        """Whether it is required in an environment."""
+        if self.marker and not _parsed(self.marker).evaluate(values):
+            return False
+        return not any(_parsed(marker).evaluate(values) for marker in self.unless)
 
-#: Where something is required, `dependencies` and the like -> what is.
-Entries: TypeAlias = dict[str, list[_Entry]]
+
+#: Where something is required, such as `extra gpu` -> what is.
+Scopes: TypeAlias = dict[str, list[_Entry]]
 
 
 def differences(path: Path) -> list[str] | None:
@@ -146,176 +153,172 @@ class _Workspace:
         self.projects = {folder: project_beside(self.folder / folder / PYPROJECT) for folder in self.folders}
         self.members = set(map(_name, list_of(lock, "manifest", "members")))
         if not self.members and "." in self.folders:
-            self.members = {_name(self.folders["."].get("name"))}
-        allowed = str(lock.get("requires-python", ""))
-        self.environments = list(environments(allowed, list(Platform)))
-        self.has_indexes = "revision" in lock
+            self.members = {_name_of(self.folders["."])}
+        self.environments = list(environments(str(lock.get("requires-python", "")), list(Platform)))
 
     def differences(self) -> Iterator[str]:
         if not self.root:
             return
         yield from self._members()
         yield from self._requires_python()
-        manifest, settings = table_of(self.lock, "manifest"), table_of(self.root, "tool", "uv")
-        for key in ("overrides", "constraints"):
-            setting = f"{key.removesuffix('s')}-dependencies"
-            lines = list_of(settings, setting)
-            if all(isinstance(line, str) for line in lines):
-                wanted = [_entry(Requirement(line), _UNKNOWN) for line in lines]
-                yield from self._compared(PYPROJECT, setting, wanted, _locked(list_of(manifest, key)))
+        manifest = table_of(self.lock, "manifest")
+        for key, setting in (("overrides", "override-dependencies"), ("constraints", "constraint-dependencies")):
+            lines = list_of(self.root, "tool", "uv", setting)
+            wanted = [_entry(Requirement(line), _UNKNOWN) for line in lines if isinstance(line, str)]
+            if len(wanted) == len(lines):
+                yield from self._compared(PYPROJECT, {setting: wanted}, {setting: _locked(list_of(manifest, key))})
         if "project" not in self.root:
             locked = table_of(manifest, "dependency-groups")
-            yield from self._groups(PYPROJECT, ".", self.root, locked)
+            yield from self._compared(PYPROJECT, *self._groups(".", self.root, locked))
         for folder, package in self.folders.items():
             project = self.projects[folder]
-            file = os.path.normpath(Path(folder, PYPROJECT))
-            if _name(table_of(project, "project").get("name")) == _name(package.get("name")):
-                yield from self._project(file, folder, project, table_of(package, "metadata"))
+            if _name_of(table_of(project, "project")) == _name_of(package):
+                file, metadata = os.path.normpath(Path(folder, PYPROJECT)), table_of(package, "metadata")
+                yield from self._compared(file, *self._required(folder, project, metadata))
+                yield from self._compared(file, *self._groups(folder, project, table_of(metadata, "requires-dev")))
 
     def _members(self) -> Iterator[str]:
         table = table_of(self.root, "tool", "uv", "workspace")
         patterns, excluded = list_of(table, "members"), list_of(table, "exclude")
-        found = {_name(table_of(self.root, "project").get("name"))}
-        for pattern in patterns:
-            for folder in self.folder.glob(str(pattern)) if _is_inner(str(pattern)) else ():
+        found = {_name_of(table_of(self.root, "project"))}
+        for pattern in filter(_is_inner, map(str, patterns)):
+            for folder in self.folder.glob(pattern):
                 project = project_beside(folder / PYPROJECT)
                 is_managed = table_of(project, "tool", "uv").get("managed") is not False
                 if is_managed and not _may_match(folder.relative_to(self.folder), excluded):
-                    found.add(_name(table_of(project, "project").get("name")))
+                    found.add(_name_of(table_of(project, "project")))
         for name in sorted(found - self.members - {""}):
             yield f"{PYPROJECT}: {name} is a member of the workspace, and is not in the lock"
         for path, package in self.folders.items():
             # One that is not there may be a submodule that is not fetched.
-            name = _name(package.get("name"))
-            if name in self.members - found and not _may_match(Path(path), patterns):
-                yield f"{PYPROJECT}: {name} is no member of the workspace, and the lock has it as one"
+            if _name_of(package) in self.members - found and not _may_match(Path(path), patterns):
+                yield f"{PYPROJECT}: {_name_of(package)} is no member of the workspace, and the lock has it as one"
 
     def _requires_python(self) -> Iterator[str]:
-        stated: list[str] = []
-        for folder, package in self.folders.items():
-            if _name(package.get("name")) in self.members:
-                project = table_of(self.projects[folder], "project")
-                if "requires-python" in list_of(project, "dynamic") or not self.projects[folder]:
-                    return
-                stated += filter(None, [project.get("requires-python")])
-        if any(table_of(each, "tool", "uv", "dependency-groups") for each in self.projects.values()) or not stated:
+        projects = [self.projects[path] for path, package in self.folders.items() if _name_of(package) in self.members]
+        tables = [table_of(project, "project") for project in projects]
+        stated = [str(table["requires-python"]) for table in tables if "requires-python" in table]
+        is_dynamic = any("requires-python" in list_of(table, "dynamic") for table in tables)
+        has_more = any(table_of(project, "tool", "uv", "dependency-groups") for project in projects)
+        if is_dynamic or has_more or not (all(tables) and stated):
             return
-        wanted, locked = (
-            SpecifierSet(",".join(filter(None, stated))),
-            SpecifierSet(str(self.lock.get("requires-python"))),
-        )
+        wanted, locked = SpecifierSet(",".join(stated)), SpecifierSet(str(self.lock.get("requires-python", "")))
         if any(wanted.contains(python) != locked.contains(python) for python in _PYTHONS):
             yield f"{PYPROJECT}: requires-python is {wanted}; in the lock it is {locked}"
 
-    def _project(self, file: str, folder: str, project: Table, metadata: Table) -> Iterator[str]:
+    def _required(self, folder: str, project: Table, metadata: Table) -> tuple[Scopes, Scopes]:
+        """The dependencies and extras of a project, and those in the lock, without what is not compared."""
         own = table_of(project, "project")
-        dynamic = list_of(own, "dynamic")
-        locked: Entries = {}
-        for entry in _locked(list_of(metadata, "requires-dist")):
-            of_extra = _EXTRA.search(entry.marker)
-            locked.setdefault(f"extra {of_extra[1]}" if of_extra else "dependencies", []).append(entry)
-        wanted: Entries = {"dependencies": self._wanted(list_of(own, "dependencies"), folder, "", "")}
-        for extra in table_of(own, "optional-dependencies"):
-            lines = list_of(own, "optional-dependencies", extra)
-            wanted[f"extra {normalised(extra)}"] = self._wanted(lines, folder, normalised(extra), "")
-        name = _name(own.get("name"))
-        if not any(entry.name == name for entries in locked.values() for entry in entries):
+        entries = self._wanted(list_of(own, "dependencies"), folder, {})
+        extras = table_of(own, "optional-dependencies")
+        for name in extras:
+            extra = normalised(name)
+            entries += self._wanted(list_of(extras, name), folder, {"extra": extra}, f"extra == '{extra}'")
+        wanted, locked = _by_extra(entries), _by_extra(_locked(list_of(metadata, "requires-dist")))
+        if "provides-extras" in metadata:
+            for scopes, names in ((wanted, extras), (locked, list_of(metadata, "provides-extras"))):
+                for name in names:
+                    scopes.setdefault(f"extra {_name(name)}", [])
+        name = _name_of(own)
+        if not any(entry.name == name for several in locked.values() for entry in several):
             # Of a project that is built to know its metadata, uv includes its own extras in each other.
             wanted = {scope: list(_flat(scope, wanted, name, {scope})) for scope in wanted}
-        is_static = {"dependencies": "dependencies" not in dynamic, "extra": "optional-dependencies" not in dynamic}
-        if table_of(project, "tool", "poetry") and "dependencies" not in own:
-            return
-        for scope in dict.fromkeys([*wanted, *locked]):
-            if is_static[scope.partition(" ")[0]]:
-                yield from self._compared(file, scope, wanted.get(scope, []), locked.get(scope, []))
-        if is_static["extra"] and "provides-extras" in metadata:
-            extras = {f"extra {normalised(str(name))}" for name in list_of(metadata, "provides-extras")}
-            for scope in sorted(extras ^ (wanted.keys() - {"dependencies"})):
-                yield f"{file}: {scope} is {'not in the lock' if scope in wanted else 'only in the lock'}"
-        yield from self._groups(file, folder, project, table_of(metadata, "requires-dev"))
+        is_of_poetry = "dependencies" not in own and bool(table_of(project, "tool", "poetry"))
+        for scope in {*wanted, *locked}:
+            key = "dependencies" if scope == "dependencies" else "optional-dependencies"
+            if is_of_poetry or key in list_of(own, "dynamic"):
+                wanted.pop(scope, None)
+                locked.pop(scope, None)
+        return wanted, locked
 
-    def _groups(self, file: str, folder: str, project: Table, metadata: Table) -> Iterator[str]:
+    def _groups(self, folder: str, project: Table, metadata: Table) -> tuple[Scopes, Scopes]:
+        """The groups of a project, and those in the lock, without what is not compared."""
         tables = table_of(project, "dependency-groups")
         resolver = DependencyGroupResolver(tables)
         lines: dict[str, list[Any]] = {normalised(name): list(resolver.resolve(name)) for name in tables}
         if older := list_of(project, "tool", "uv", "dev-dependencies"):
             lines["dev"] = lines.get("dev", []) + older
         locked = {normalised(name): _locked(list_of(metadata, name)) for name in metadata}
-        for name in dict.fromkeys([*lines, *locked]):
-            wanted = self._wanted(lines.get(name, []), folder, "", name)
-            yield from self._compared(file, f"group {name}", wanted, locked.get(name, []))
-            if name not in lines and not locked[name]:
-                yield f"{file}: group {name} is only in the lock"
+        for name in table_of(project, "tool", "uv", "dependency-groups"):
+            lines.pop(normalised(name), None)
+            locked.pop(normalised(name), None)
+        wanted = {}
+        for name, own in lines.items():
+            if own or name in locked:
+                wanted[f"group {name}"] = self._wanted(own, folder, {"group": name})
+        return wanted, {f"group {name}": entries for name, entries in locked.items()}
 
-    def _compared(self, file: str, scope: str, wanted: list[_Entry], locked: list[_Entry]) -> Iterator[str]:
-        """The differences of what is required in one place."""
-        for name in sorted({each.name for each in wanted + locked}):
-            own = [each for each in wanted if each.name == name]
-            others = [each for each in locked if each.name == name]
-            if not others:
-                yield f"{file}: {scope} has {own[0].shown}, which is not in the lock"
-            elif not own:
-                yield f"{file}: {scope} does not have {others[0].shown}, which is in the lock"
-            elif self._differ(own, others, scope):
-                ours, theirs = (" and ".join(sorted({each.shown for each in side})) for side in (own, others))
-                if ours == theirs:
-                    ours, theirs = (" and ".join(each.marker or "no marker" for each in side) for side in (own, others))
-                yield f"{file}: {scope} has {name} as {ours}; in the lock it is {theirs}"
+    def _compared(self, file: str, wanted: Scopes, locked: Scopes) -> Iterator[str]:
+        """The differences of what a file requires, and of what the lock has of it."""
+        for scope in dict.fromkeys([*wanted, *locked]):
+            ours, theirs = wanted.get(scope, []), locked.get(scope, [])
+            if " " in scope and (scope in wanted) != (scope in locked):
+                yield f"{file}: {scope} is {'not in the lock' if scope in wanted else 'only in the lock'}"
+                continue
+            for name in sorted({each.name for each in ours + theirs}):
+                own = [each for each in ours if each.name == name]
+                others = [each for each in theirs if each.name == name]
+                if not others:
+                    yield f"{file}: {scope} has {own[0].shown}, which is not in the lock"
+                elif not own:
+                    yield f"{file}: {scope} does not have {others[0].shown}, which is in the lock"
+                elif self._differ(own, others, scope):
+                    texts = [" and ".join(sorted({each.shown for each in side})) for side in (own, others)]
+                    if texts[0] == texts[1]:
+                        texts = [" and ".join(each.marker or "no marker" for each in side) for side in (own, others)]
+                    yield f"{file}: {scope} has {name} as {texts[0]}; in the lock it is {texts[1]}"
 
     def _differ(self, own: list[_Entry], others: list[_Entry], scope: str) -> bool:
-        extra = scope.removeprefix("extra ") if scope.startswith("extra ") else ""
+        """Whether entries of one name differ in an environment, as far as they can be compared."""
+        is_direct = any(each.is_direct for each in own + others)
+        is_known = all(each.source != _UNKNOWN for each in own + others) and (is_direct or "revision" in self.lock)
+
+        def required(entries: list[_Entry], values: Mapping[str, str]) -> set[object]:
+            held = [each for each in entries if each.holds(values)]
+            return {(each.extras, is_direct or each.specifier, is_known and each.source) for each in held}
+
         for values in self.environments:
-            here = {**values, "extra": extra}
-            if _at(own, others, here, has_indexes=self.has_indexes) != _at(
-                others, own, here, has_indexes=self.has_indexes
-            ):
+            here = {**values, "extra": scope.removeprefix("extra ")}
+            if required(own, here) != required(others, here):
                 return True
         return False
 
-    def _wanted(self, lines: Iterable[Any], folder: str, extra: str, group: str) -> list[_Entry]:
-        """Requirements with their sources. extra, group: whose they are; empty: none."""
+    def _wanted(self, lines: Iterable[Any], folder: str, of: Mapping[str, str], marker: str = "") -> list[_Entry]:
+        """Requirements with their sources. of: whose they are, by the keys of sources. marker: of all of them."""
         project = self.projects.get(folder, self.root)
-        is_member = folder == "." or _name(table_of(project, "project").get("name")) in self.members
+        is_member = folder == "." or _name_of(table_of(project, "project")) in self.members
         found = []
         for line in lines:
             required = Requirement(line) if isinstance(line, str) else line
-            if required.url:
-                found.append(_entry(required, _address(required.url)))
-            elif not is_member:
-                found.append(_entry(required, _UNKNOWN))
-            else:
-                found += self._with_sources(required, folder, project, {"extra": extra, "group": group})
-        return found
-
-    def _with_sources(
-        self, required: Requirement, folder: str, project: Table, scope: Mapping[str, str]
-    ) -> Iterator[_Entry]:
-        """A requirement once for each of its sources, and once for the environments that none is for."""
-        base, sources = folder, _sources(required.name, project)
-        if not sources:
-            base, sources = ".", _sources(required.name, self.root)
-        markers = []
-        for source in sources:
-            if any(normalised(str(source.get(key, name))) != name for key, name in scope.items()):
+            if required.url or not is_member:
+                found.append(_entry(required, _address(required.url or ""), marker))
                 continue
-            markers.append(str(source.get("marker", "")))
-            yield _entry(required, self._source(required.name, source, base, project), markers[-1])
-        if "" not in markers:
-            yield _entry(required, "", unless=tuple(markers))
+            base, sources = folder, _sources(required.name, project)
+            if not sources:
+                base, sources = ".", _sources(required.name, self.root)
+            markers = []
+            for source in sources:
+                if all(key not in source or _name(source[key]) == of.get(key) for key in ("extra", "group")):
+                    markers.append(str(source.get("marker", "")))
+                    address = self._source(required.name, source, base, project)
+                    found.append(_entry(required, address, marker, markers[-1]))
+            if "" not in markers:
+                found.append(replace(_entry(required, "", marker), unless=tuple(markers)))
+        return found
 
     def _source(self, name: str, source: Table, base: str, project: Table) -> str:
         """A source of a name as `_locked` has it. base: the folder that paths start from."""
-        if git := source.get("git"):
-            return _git(str(git), _reference(source), str(source.get("subdirectory", "")))
-        if url := source.get("url"):
-            return without_credentials(str(url))
-        if folder := source.get("path"):
-            return os.path.normpath(Path(base, str(folder)))
+        if "git" in source:
+            return _git(str(source["git"]), source)
+        if "url" in source:
+            return without_credentials(str(source["url"]))
+        if "path" in source:
+            return os.path.normpath(Path(base, str(source["path"])))
         for each in (*list_of(project, "tool", "uv", "index"), *list_of(self.root, "tool", "uv", "index")):
             if "index" in source and each.get("name") == source["index"]:
                 return _index(str(each.get("url")))
         for member, package in self.folders.items():
-            if source.get("workspace") is True and _name(package.get("name")) == normalised(name):
+            if "workspace" in source and _name_of(package) == normalised(name):
                 return member
         # An index that a file outside of the project names; a member that is not in the lock.
         return _UNKNOWN
@@ -327,52 +330,50 @@ def _locked(tables: Iterable[Any]) -> list[_Entry]:
     for table in tables:
         source = ""
         folders = [str(table[key]) for key in ("editable", "directory", "virtual", "path") if key in table]
-        if git := table.get("git"):
-            url, _, query = str(git).partition("?")
-            values = {key: value[0] for key, value in parse_qs(query).items()}
-            source = _git(url, _reference(values), values.get("subdirectory", ""))
-        elif url := table.get("url"):
-            source = without_credentials(urldefrag(url)[0])
+        if "git" in table:
+            url, _, query = str(table["git"]).partition("?")
+            source = _git(url, {key: value[0] for key, value in parse_qs(query).items()})
+        elif "url" in table:
+            source = without_credentials(urldefrag(str(table["url"]))[0])
         elif folders:
             source = os.path.normpath(folders[0])
-        elif index := table.get("index"):
-            source = _index(index)
+        elif "index" in table:
+            source = _index(str(table["index"]))
         specifier = SpecifierSet(str(table.get("specifier", "")))
         extras = frozenset(map(_name, list_of(table, "extras")))
-        found.append(_Entry(_name(table.get("name")), extras, specifier, source, str(table.get("marker", ""))))
+        found.append(_Entry(_name_of(table), extras, specifier, source, str(table.get("marker", ""))))
     return found
 
 
-def _flat(scope: str, entries: Entries, name: str, seen: Set[str]) -> Iterator[_Entry]:
+def _entry(required: Requirement, source: str, *markers: str) -> _Entry:
+    """markers: more of them."""
+    marker = " and ".join(f"({each})" for each in (str(required.marker or ""), *markers) if each)
+    return _Entry(_name(required.name), frozenset(map(_name, required.extras)), required.specifier, source, marker)
+
+
+def _by_extra(entries: Iterable[_Entry]) -> Scopes:
+    scopes: Scopes = {}
+    for entry in entries:
+        of_extra = _EXTRA.search(entry.marker)
+        scopes.setdefault(f"extra {_name(of_extra[1])}" if of_extra else "dependencies", []).append(entry)
+    return scopes
+
+
+def _flat(scope: str, scopes: Scopes, name: str, seen: Set[str]) -> Iterator[_Entry]:
     """What is required in one place, with the project's own extras that it names replaced by what they require."""
-    for entry in entries.get(scope, []):
+    for entry in scopes.get(scope, []):
         if entry.name != name:
             yield entry
             continue
         for inner in {f"extra {extra}" for extra in entry.extras} - seen:
-            for each in _flat(inner, entries, name, {*seen, inner}):
-                markers = [f"({marker})" for marker in (entry.marker, each.marker) if marker]
-                yield replace(each, marker=" and ".join(markers))
+            for each in _flat(inner, scopes, name, {*seen, inner}):
+                marker = _EXTRA.sub(f"extra == '{scope.removeprefix('extra ')}'", each.marker)
+                yield replace(each, marker=f"({entry.marker}) and ({marker})")
 
 
-def _at(entries: list[_Entry], others: list[_Entry], values: Mapping[str, str], *, has_indexes: bool) -> set[object]:
-    """What holds in an environment of what is required, as far as it can be compared with others of its name."""
-    both = entries + others
-    is_direct = any(each.is_direct for each in both)
-    is_known = all(each.source != _UNKNOWN for each in both) and (is_direct or has_indexes)
-    found: set[object] = set()
-    for each in entries:
-        if _holds(each.marker, values) and not any(_holds(marker, values) for marker in each.unless):
-            specifier = "" if is_direct else each.specifier
-            found.add((each.extras, specifier, each.source if is_known else ""))
-    return found
-
-
-def _holds(marker: str, values: Mapping[str, str]) -> bool:
-    return not marker or _parsed(marker).evaluate(values)
-
-
-_parsed = lru_cache(Marker)
+@lru_cache(maxsize=1 << 12)
+def _parsed(marker: str) -> Marker:
+    return Marker(marker)
 
 
 def _is_inner(pattern: str) -> bool:
@@ -392,10 +393,8 @@ def _name(name: object) -> str:
     return normalised(str(name or ""))
 
 
-def _entry(required: Requirement, source: str, marker: str = "", unless: tuple[str, ...] = ()) -> _Entry:
-    markers = [f"({each})" for each in (str(required.marker or ""), marker) if each]
-    extras = frozenset(map(normalised, required.extras))
-    return _Entry(normalised(required.name), extras, required.specifier, source, " and ".join(markers), unless)
+def _name_of(table: Table) -> str:
+    return _name(table.get("name"))
 
 
 def _sources(name: str, project: Table) -> list[Table]:
@@ -410,15 +409,13 @@ def _index(url: str) -> str:
     return f"index {without_credentials(url).rstrip('/')}"
 
 
-def _reference(table: Table) -> str:
-    """The branch, tag or commit of a source; empty if it names none."""
-    return next((str(table[key]) for key in ("rev", "tag", "branch") if key in table), "")
-
-
-def _git(url: str, reference: str, subdirectory: str) -> str:
+def _git(url: str, words: Table) -> str:
+    """words: the branch, tag or commit, and the subdirectory, as sources have them."""
     if "://" not in url:
         return _UNKNOWN
-    return f"git {without_credentials(url).rstrip('/').removesuffix('.git')}@{reference}#{subdirectory}"
+    reference = next((words[key] for key in ("rev", "tag", "branch") if words.get(key)), "")
+    public = without_credentials(url).rstrip("/").removesuffix(".git")
+    return f"git {public}@{reference}#{words.get('subdirectory', '')}"
 
 
 def _address(url: str) -> str:
@@ -428,7 +425,6 @@ def _address(url: str) -> str:
         scheme, _, rest = bare.removeprefix("git+").partition("://")
         host, _, path = rest.partition("/")
         path, _, reference = path.partition("@")
-        return _git(f"{scheme}://{host}/{path}", reference, parse_qs(fragment).get("subdirectory", [""])[0])
-    if bare.startswith(("http://", "https://")):
-        return without_credentials(bare)
-    return _UNKNOWN
+        words = {"rev": reference, "subdirectory": parse_qs(fragment).get("subdirectory", [""])[0]}
+        return _git(f"{scheme}://{host}/{path}", words)
+    return without_credentials(bare) if bare.startswith(("http://", "https://")) else _UNKNOWN
