@@ -276,7 +276,7 @@ _INSIDE: Final = re.compile(rf"(?P<kept>\\.)|{_PARAMETER}", re.DOTALL | re.ASCII
 
 
 #: What is in quotes, or behind a backslash.
-_KEPT_TOGETHER: Final = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.""", re.DOTALL)
+_KEPT_TOGETHER: Final = re.compile(rf"{_QUOTED}|\\.", re.DOTALL)
 
 
 def _without_continuation(found: re.Match[str]) -> str:

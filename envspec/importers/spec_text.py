@@ -15,6 +15,7 @@ from packaging.version import InvalidVersion, Version
 from envspec.documents import parse_toml
 from envspec.errors import UsageError
 from envspec.facts import Facts
+from envspec.importers.project import not_included
 from envspec.importers.python_locks import python_versions
 from envspec.importers.result import Imported
 from envspec.importers.services import services_of, start_of
@@ -166,8 +167,7 @@ class _SpecWriter(TableWriter):
         of_images = {entry.source for entry in self._imported.ledger if entry.text.upper().startswith("FROM ")}
         for each in (*draft.dependencies, *draft.constraints):
             if each.project is not None and each.project.resolve() == named.path.resolve().parent:
-                reason = "the project itself is not in this spec: [image] project"
-                self._correct(each.source, Outcome.OUTSIDE, reason)
+                self._leave_project(each, named)
             elif name_in(each.text) in _INSTALLERS:
                 self._correct(each.source, Outcome.OUTSIDE, "envspec installs packages itself")
             elif each.source not in of_images:
@@ -175,6 +175,15 @@ class _SpecWriter(TableWriter):
         draft.dependencies, draft.constraints, draft.overrides = [], [], []
         # Of a base image, whose packages the spec's Python does not see.
         draft.versions = {each: version for each, version in draft.versions.items() if each in draft.locked}
+
+    def _leave_project(self, line: DraftRequirement, named: PipFrom) -> None:
+        """Correct the entry of a line that installs the project of the lock, perhaps with extras."""
+        reason = "the project itself is not in this spec: [image] project"
+        missing = sorted({*read_requirement(line.text).extras} - {*named.selection.extras})
+        if missing:
+            self._refuse(line, "; ".join([reason, *(not_included("extra", extra) for extra in missing)]))
+        else:
+            self._correct(line.source, Outcome.OUTSIDE, reason)
 
     def _preferences(self, required: Collection[str], removed: Collection[str]) -> list[str]:
         """The versions that the first lock prefers. required: texts. removed: names that overrides remove."""

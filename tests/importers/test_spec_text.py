@@ -410,7 +410,10 @@ def test_what_is_not_in_the_lock_is_lost(tmp_path: Path) -> None:
     made.draft.dependencies += [DraftRequirement("torch==2.9.1", TAG)]
     project = Source("Dockerfile", 2)
     made.add(project, "pip install .", Outcome.TRANSLATED)
-    made.draft.dependencies += [DraftRequirement("app @ {path}", project, tmp_path)]
+    made.draft.dependencies += [DraftRequirement("app[gpu] @ {path}", project, tmp_path)]
+    more = Source("Dockerfile", 4)
+    made.add(more, "pip install .[all]", Outcome.TRANSLATED)
+    made.draft.dependencies += [DraftRequirement("app[all,gpu] @ {path}", more, tmp_path)]
     upgrade = Source("Dockerfile", 3)
     made.add(upgrade, "pip", Outcome.KEPT)
     made.draft.dependencies += [DraftRequirement("pip", upgrade)]
@@ -418,11 +421,11 @@ def test_what_is_not_in_the_lock_is_lost(tmp_path: Path) -> None:
     assert (spec.pip.dependencies, spec.services) == ((), None)
     lost = [(str(each.source), each.reason) for each in made.ledger if each.outcome.is_lost]
     reason = "uv.lock has all packages of the spec: add it to the project, and lock it there"
-    assert lost == [("requirements.txt:1", reason)]
-    assert [each.reason for each in made.ledger[-2:]] == [
-        "the project itself is not in this spec: [image] project",
-        "envspec installs packages itself",
-    ]
+    own = "the project itself is not in this spec: [image] project"
+    extra = f"{own}; extra all: not included; add --extra all"
+    assert lost == [("requirements.txt:1", reason), ("Dockerfile:4", extra)]
+    others = [each.reason for each in made.ledger if each.outcome is Outcome.OUTSIDE]
+    assert others == [own, "envspec installs packages itself"]
     made.draft.conda.append(("numpy", ""))
     with pytest.raises(UsageError, match="those of conda, and the sources have both"):
         written(made, tmp_path)

@@ -357,7 +357,7 @@ def test_a_locked_project_is_named_by_its_lock(locking: User) -> None:
     assert not [key for key in ("dependencies =", "prefer", "constraints", "as_of") if key in text]
     assert locked(locking, "tools") == {"a": "1", "b": "2", "c": "3"}
     assert "app/uv.lock:1: app/uv.lock\n      [pip] from: 3 packages" in ran.stdout
-    assert "[tool.uv] constraint-dependencies\n      app/uv.lock has it" in ran.stdout
+    assert "b (and 3 more lines)\n      app/uv.lock has it" in ran.stdout
     assert locking.runs("lock", "specs/tools.toml", "--check").status == 0
 
 
