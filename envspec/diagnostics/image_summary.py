@@ -13,7 +13,7 @@ from envspec.base_image.libraries import covered, is_known_base, library_groups
 from envspec.facts import Facts
 from envspec.facts.gpu import Runs, capability_of, runs
 from envspec.facts.torch import family_mismatch
-from envspec.models import GIT, LOCAL, BaseImage, Lock, Package, Platform, Python, Resolution
+from envspec.models import GIT, LOCAL, BaseImage, Lock, Platform, Python, Resolution
 
 #: Members of the torch family that are built for one CUDA.
 _BUILT_FOR_CUDA: Final = ("torchvision", "torchaudio")
@@ -71,6 +71,7 @@ class PlatformSummary(Struct, frozen=True):
     """The image of one platform.
 
     packages, size_bytes: their number and the sum of the sizes that are known.
+    is_base_known: whether facts state what the base image has.
     cuda: versions of the packages' CUDA.
     libraries: CUDA libraries in the packages; shared: those that the base image has, too.
     driver: the oldest.
@@ -82,6 +83,7 @@ class PlatformSummary(Struct, frozen=True):
     packages: int
     size_bytes: int
     base_image: BaseImage | None
+    is_base_known: bool
     python: Python
     cuda: tuple[str, ...]
     libraries: tuple[str, ...]
@@ -135,6 +137,7 @@ def summarize(lock: Lock, platform: Platform, facts: Facts, image: BuiltSize | N
         len(sizes),
         sum(sizes),
         base,
+        base is not None and is_known_base(base, facts),
         part.target.python,
         tuple(_cudas(pins)),
         tuple(pins.libraries),
@@ -197,20 +200,14 @@ def _built(part: Resolution) -> Iterator[BuiltSource]:
     for package in part.packages:
         if package.file.index not in (GIT, LOCAL) and package.file.filename.endswith(".whl"):
             continue
-        version = package.version
-        if package.file.index in (GIT, LOCAL) and package.built is None and version == "0":
+        address, how, version = package.file.url or "", "sdist", package.version
+        if package.file.index == GIT:
+            how = f"git {address.partition('#')[0].rpartition('@')[2][:_SHORT]}"
+        elif package.file.index == LOCAL:
+            how = f"folder {address}".rstrip()
+        if package.unbuilt and version == "0":
             version = ""
-        yield BuiltSource(package.name, version, _how(package))
-
-
-def _how(package: Package) -> str:
-    address = package.file.url or ""
-    if package.file.index == GIT:
-        commit = address.partition("#")[0].rpartition("@")[2]
-        return f"git {commit[:_SHORT]}"
-    if package.file.index == LOCAL:
-        return f"folder {address}".rstrip()
-    return "sdist"
+        yield BuiltSource(package.name, version, how)
 
 
 def _missing(lock: Lock, part: Resolution, facts: Facts) -> Iterator[MissingLibrary]:

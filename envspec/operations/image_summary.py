@@ -43,11 +43,13 @@ def image_summary(
 
 def _installed_by(found: ForeignLock) -> InstalledBy | None:
     """The project's Dockerfile, if it installs extras or groups that are not selected."""
-    from envspec.importers.dockerfile import read_dockerfile
-    from envspec.importers.types import Import
-
     folder = found.path.parent
     for name in _DOCKERFILES:
+        if not (folder / name).is_file():
+            continue
+        from envspec.importers.dockerfile import read_dockerfile
+        from envspec.importers.types import Import
+
         imported = Import(folder, lambda _: None)
         with suppress(EnvspecError):
             imported.run(read_dockerfile, folder / name)

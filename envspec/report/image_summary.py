@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from envspec.base_image.cuda import FLAVOR_LIBRARIES
@@ -23,18 +23,19 @@ _PYTHONS: Final = {
     "spec": "as the spec has it",
 }
 _MISSING: Final = "[system] apt lacks {}"
-#: Of the title of a row.
+#: Characters of the title of a row.
 _TITLE: Final = 15
 
 
 def as_text(found: ImageSummary, width: int) -> str:
     """At most 20 lines of 100 characters: a list ends with how many more there are."""
     room = width - _TITLE
-    rows: list[tuple[str, str]] = []
-    for title, of_platform in _ROWS.items():
-        rows.append((title, _merged(found.platforms, lambda each: of_platform(each, room))))  # noqa: B023
-    left_out = [f"{each.words} (+{each.packages})" for each in found.left_out]
-    rows.append(("left out", _some(left_out, room)))
+    values: dict[str, dict[str, str]] = {}
+    for each in found.platforms:
+        for title, value in _rows(each, room):
+            values.setdefault(title, {})[each.platform.value] = value
+    rows = [(title, _merged(of_platforms)) for title, of_platforms in values.items()]
+    rows.append(("left out", _some([f"{each.words} (+{each.packages})" for each in found.left_out], room)))
     if by := found.installed_by:
         rows.append(("Dockerfile", f"{by.file} installs more: add {' '.join(by.words)}"))
     lines = [found.lock, *text_lines(properties("", rows), width)]
@@ -43,13 +44,12 @@ def as_text(found: ImageSummary, width: int) -> str:
     return block(lines)
 
 
-def _merged(platforms: Iterable[PlatformSummary], value: Callable[[PlatformSummary], str]) -> str:
+def _merged(values: Mapping[str, str]) -> str:
     """The value of all platforms, or that of each if they differ."""
-    values = {each.platform.value: value(each) for each in platforms}
     different = set(values.values())
     if len(different) == 1:
         return different.pop()
-    return "; ".join(f"{name}: {text or 'none'}" for name, text in values.items())
+    return "; ".join(f"{platform}: {value or 'none'}" for platform, value in values.items())
 
 
 def _some(names: Sequence[str], room: int) -> str:
@@ -62,44 +62,42 @@ def _some(names: Sequence[str], room: int) -> str:
     return text
 
 
-def _packages(found: PlatformSummary, _room: int) -> str:
-    text = f"{found.packages} ({size(found.size_bytes)})"
+def _rows(found: PlatformSummary, room: int) -> Iterator[tuple[str, str]]:
+    """Titles with their values; empty: there is nothing to show."""
+    image = ""
     if found.image:
-        text += f", image: {counted(found.image.layers, 'layer')}, {size(found.image.size_bytes)}"
-    return text
+        image = f", image: {counted(found.image.layers, 'layer')}, {size(found.image.size_bytes)}"
+    yield "packages", f"{found.packages} ({size(found.size_bytes)}){image}"
+    yield "base image", found.base_image.name if found.base_image else ""
+    yield "Python", f"{found.python.version}, {_PYTHONS[found.python.source]}"
+    yield "CUDA", _cuda(found)
+    yield "driver", optional("{} or newer", found.driver)
+    yield "GPUs", _gpus(found)
+    yield "torch", _torch(found)
+    built = [f"{each.name}{optional(' {}', each.version)} ({each.how})" for each in found.built]
+    yield "from source", _some(built, room)
+    missing = [f"{' '.join(each.apt or each.libraries)} ({each.package})" for each in found.missing_libraries]
+    yield "libraries", optional(_MISSING, _some(missing, room - len(_MISSING)))
 
 
-def _base(found: PlatformSummary, _room: int) -> str:
-    return found.base_image.name if found.base_image else ""
-
-
-def _python(found: PlatformSummary, _room: int) -> str:
-    return f"{found.python.version}, {_PYTHONS[found.python.source]}"
-
-
-def _cuda(found: PlatformSummary, _room: int) -> str:
+def _cuda(found: PlatformSummary) -> str:
     base = found.base_image
     in_base = FLAVOR_LIBRARIES.get(base.flavor or "", ()) if base else ()
+    version = " and ".join(found.cuda) or (base.cuda_release if base and in_base else "")
+    if not version:
+        return "none in the packages"
     twice = sorted({each.library for each in found.shared} - {"cudart"})
-    if not found.cuda and not in_base:
-        return "none"
     if twice:
-        where = f", twice: the packages and the base image have {', '.join(twice)}"
-    elif found.libraries:
-        where = ", once: in the packages"
-        if found.shared:
-            where += ", and cudart in the base image too"
-    else:
-        where = f", once: in the base image ({', '.join(in_base)})" if in_base else ""
-    version = " and ".join(found.cuda) or (base.cuda_release if base else "")
-    return f"{version}{where}"
+        return f"{version}, twice: the packages and the base image have {', '.join(twice)}"
+    if base and not found.is_base_known:
+        return f"{version} of the packages; what the base image has is not known"
+    if found.libraries:
+        also = ", and cudart in the base image too" if found.shared else ""
+        return f"{version}, once: in the packages{also}"
+    return version + optional(", once: in the base image ({})", ", ".join(in_base))
 
 
-def _driver(found: PlatformSummary, _room: int) -> str:
-    return optional("{} or newer", found.driver)
-
-
-def _gpus(found: PlatformSummary, _room: int) -> str:
+def _gpus(found: PlatformSummary) -> str:
     if found.gpus is None:
         return ""
     texts = []
@@ -108,7 +106,7 @@ def _gpus(found: PlatformSummary, _room: int) -> str:
     return "; ".join(filter(None, texts))
 
 
-def _torch(found: PlatformSummary, _room: int) -> str:
+def _torch(found: PlatformSummary) -> str:
     family = found.torch
     if family is None:
         return ""
@@ -119,30 +117,3 @@ def _torch(found: PlatformSummary, _room: int) -> str:
         return f"{packages}: of a build that envspec does not know"
     verdict = ": one build" if len(family.packages) > 1 else ""
     return f"{packages}{verdict}, {family.build}"
-
-
-def _sources(found: PlatformSummary, room: int) -> str:
-    names = []
-    for each in found.built:
-        names.append(f"{each.name}{optional(' {}', each.version)} ({each.how})")
-    return _some(names, room)
-
-
-def _libraries(found: PlatformSummary, room: int) -> str:
-    missing = []
-    for each in found.missing_libraries:
-        missing.append(f"{' '.join(each.apt or each.libraries)} ({each.package})")
-    return optional(_MISSING, _some(missing, room - len(_MISSING)))
-
-
-_ROWS: Final[dict[str, Callable[[PlatformSummary, int], str]]] = {
-    "packages": _packages,
-    "base image": _base,
-    "Python": _python,
-    "CUDA": _cuda,
-    "driver": _driver,
-    "GPUs": _gpus,
-    "torch": _torch,
-    "from source": _sources,
-    "libraries": _libraries,
-}

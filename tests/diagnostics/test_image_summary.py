@@ -16,7 +16,7 @@ from envspec.diagnostics.image_summary import (
     summarize,
 )
 from envspec.facts import Facts, load_facts
-from envspec.models import GIT, LOCAL, Lock, Platform
+from envspec.models import GIT, LOCAL, Lock, Platform, Unbuilt
 from envspec.report import IMAGE_SUMMARY
 from envspec.structs import replace
 from tests.support.builders.locks import lock, package, resolution, wheel
@@ -45,7 +45,7 @@ def test_what_is_built_from_source() -> None:
     folder = replace(wheel("c", "2.0"), index=LOCAL, url="packages/c")
     packages = (
         package("a", "1.0", file=sdist),
-        package("b", "0", file=git),
+        replace(package("b", "0", file=git), unbuilt=Unbuilt.LOCKED),
         package("c", "2.0", file=folder),
         package("d", "1.0"),
     )
