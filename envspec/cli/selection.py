@@ -95,7 +95,13 @@ SELECTION: Final = (
     ),
     _option("--all-packages", key="members", is_flag=True, help_text="All packages of the workspace."),
     _option("--python-version", key="python", table="env", metavar="X.Y", help_text=f"The Python {_SELECTING}."),
-    _option("--frozen", key="frozen", table="lock", is_flag=True, help_text="Take it although the project changed."),
+    _option(
+        "--frozen",
+        key="frozen",
+        table="lock",
+        is_flag=True,
+        help_text="Use it although its project has changed since it was locked.",
+    ),
 )
 #: What its image is.
 IMAGE: Final = (

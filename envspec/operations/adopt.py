@@ -99,7 +99,7 @@ def adopt_lock(path: Path, words: Mapping[str, Any], context: Context, platforms
         from envspec.operations.lock.stages import compile_lock
 
         if not words.get("lock", {}).get("frozen"):
-            check_is_current(path)
+            check_is_current(path, ", or use it as it is with `--frozen`")
         warnings = []
         reporting = replace(context, reporter=ReporterOf(context.reporter, warning=warnings.append))
         request = LockRequest(path, folder, text=text, is_adopted=True)
@@ -164,12 +164,14 @@ def _pip(path: Path, own: Mapping[str, Any], words: Mapping[str, Any]) -> dict[s
 
 def _unwritten(path: Path, own: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """What selects a lock and is not in [tool.envspec]; nothing if the command line selects nothing."""
-    if not words:
+    # `lock` is of one run, and no table of a spec.
+    selected = {name: values for name, values in words.items() if name != "lock"}
+    if not selected:
         return {}
-    wanted = {**words, "pip": {"from": path.name, **words.get("pip", {})}}
+    selected["pip"] = {"from": path.name, **selected.get("pip", {})}
     found: dict[str, Mapping[str, Any]] = {}
-    for name in sorted(wanted, key=("pip", "env", "cuda", "image").index):
-        values, written = wanted[name], table_of(own, name)
+    for name in sorted(selected, key=("pip", "env", "cuda", "image").index):
+        values, written = selected[name], table_of(own, name)
         if missing := {key: value for key, value in values.items() if written.get(key) != value}:
             found[name] = missing
     return found

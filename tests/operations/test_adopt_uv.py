@@ -390,7 +390,7 @@ def test_a_lock_that_is_older_than_its_project_is_refused(scene: Scene) -> None:
     message = refused(user.image("build", scene.lock, *WITHOUT_PROJECT), 3)
     assert "is older than its project" in message
     assert "gamma" in message
-    assert "`uv lock`" in message
+    assert "`uv lock`, or use it as it is with `--frozen`" in message
     assert "gamma" in refused(user.runs("lock", spec_beside(scene)), 3)
     assert user.id_of(scene.lock, *WITHOUT_PROJECT, "--frozen") == first
     refused(user.image("build", scene.lock, *WITHOUT_PROJECT), 3)

@@ -65,8 +65,10 @@ def read_adopted(spec: Spec, spec_path: Path) -> ForeignLock:
         raise RefusedValues((("pip", "from"), why, "name a file next to the spec")) from None
 
 
-def check_is_current(path: Path) -> None:
+def check_is_current(path: Path, instead: str = "") -> None:
     """Refuse a lock that is older than changes of its project, as far as that can be known without resolving.
+
+    instead: the end of the hint, another way out.
 
     Raises:
         StaleLock: names the first changes.
@@ -78,7 +80,7 @@ def check_is_current(path: Path) -> None:
     more = f"\n  and {len(found) - _MOST} more" if len(found) > _MOST else ""
     raise StaleLock(
         f"{path} is older than its project:{shown}{more}",
-        hint=f"lock it again with the tool that wrote it, {_LOCKING.get(path.name, 'as its first lines say')}",
+        hint=f"lock it again with the tool that wrote it, {_LOCKING.get(path.name, 'as its first lines say')}{instead}",
     )
 
 
