@@ -210,14 +210,14 @@ def compare_files(
 
 
 def owner_of(path: str, owners: Mapping[str, str], names: Collection[str]) -> str:
-    """The package of a file, PYTHON, or empty. owners: path -> `<name> <version>`, or a text about Python.
+    """The package of a file, PYTHON, or empty. The owner of bytecode is that of its source.
 
-    The owner of bytecode is that of its source.
+    owners: path -> `<name> <version>`, with `conda's` before it, or a text about Python; see `OwnedPath`.
     """
     if folder := _DIST_INFO.search(path):
         return normalised(folder[1])
     known = owners.get(path) or owners.get(_BYTECODE.sub(r"\1.py", path), "")
-    name = known.partition(" ")[0]
+    name = known.removeprefix("conda's ").partition(" ")[0]
     if name in names or not known:
         return name
     return PYTHON

@@ -28,6 +28,7 @@ from envspec.image.layers.store import BlobStore
 from envspec.image.layers.types import Layer
 from envspec.image.options import Bytecode, ImageOptions, ImageParts, ImageStage
 from envspec.image.services import ServicesSource, has_pip, services_config
+from envspec.image.sources.bytecode import CompilerFailed, NoCompiler
 from envspec.image.sources.system import title_of as system_title
 from envspec.image.verification import (
     OWN,
@@ -131,12 +132,6 @@ class _Subject(Struct, frozen=True):
         rootfs = self.config["rootfs"] | {"diff_ids": self.config["rootfs"]["diff_ids"][:-count]}
         return digest_of(canonical(self.config | {"rootfs": rootfs, "history": self.config["history"][:-count]}))
 
-    @property
-    def system_record(self) -> str | None:
-        """The digest of its system layer in the lock."""
-        rows = [each for each in self.lock.system if each.platform is self.platform]
-        return next((each.diff_id for each in rows if each.apt == self.lock.image.apt), None)
-
 
 def _subject_of(image: FoundImage, config: dict[str, Any], lock: Lock, platform: Platform) -> _Subject:
     layers = compared_of(image).layers
@@ -230,18 +225,30 @@ async def _expect(subject: _Subject, context: Context, depth: Depth, stack: Asyn
 
 
 async def _build(subject: _Subject, expected: _Expected, context: Context, stack: AsyncExitStack) -> None:
-    """The image with bytecode or the one without, whichever has more layers of the subject."""
+    """The image with bytecode or the one without, whichever has more layers of the subject.
+
+    Raises:
+        EnvspecError: as an image's build. NoCompiler, CompilerFailed: and the one without bytecode is not the subject.
+    """
     options = await completed(expected.options, context)
     found, most = {layer.diff_id for layer in subject.above}, -1
+    unfit: NoCompiler | CompilerFailed | None = None
     for bytecode in Bytecode:
         session = await stack.enter_async_context(ImageSession(replace(options, bytecode=bytecode), context))
-        [built] = await session.build()
+        try:
+            [built] = await session.build()
+        except (NoCompiler, CompilerFailed) as error:
+            unfit = error
+            continue
         layers = {layer.diff_id for layer in built.locked}
         if len(layers & found) > most:
             most = len(layers & found)
             expected.options, expected.built, expected.session = options, built, session
         if layers <= found:
             return
+    if unfit is not None:
+        expected.built = expected.session = None
+        raise unfit
 
 
 def _compare_documents(subject: _Subject, expected: _Expected, result: ImageVerification) -> None:
@@ -256,11 +263,12 @@ def _compare_documents(subject: _Subject, expected: _Expected, result: ImageVeri
         layers = (*system, *built.locked) if built else ()
         config = image_config(lock, identity, platform, base, layers, services_config(lock.image))
         document, has_id = json.loads(config), digest_of(config) == subject.locked_id
-    found = _compare_system(subject, result)
+    record = _system_record(lock, platform, base)
+    found = _compare_system(subject, record, result)
     if built is not None:
         result.compared.append("layers")
         # What the lock does not record is not compared, and a part of the ID.
-        if subject.system_record or not lock.image.apt:
+        if record or not lock.image.apt:
             result.compared.append("image ID")
     elif expected.failed is not None:
         what = "image ID" if base else "config, base, image ID"
@@ -275,11 +283,19 @@ def _compare_documents(subject: _Subject, expected: _Expected, result: ImageVeri
     result.findings += found
 
 
-def _compare_system(subject: _Subject, result: ImageVerification) -> list[ImageFinding]:
+def _system_record(lock: Lock, platform: Platform, base: Base | None) -> str | None:
+    """The digest of the layer of system packages on a base in the lock."""
+    for each in lock.system:
+        if each.platform is platform and each.apt == lock.image.apt and base and each.base == base.manifest:
+            return each.diff_id
+    return None
+
+
+def _compare_system(subject: _Subject, record: str | None, result: ImageVerification) -> list[ImageFinding]:
     """Compare the layer of system packages with the lock's record of it: only a container can make it again."""
     if not subject.lock.image.apt:
         return []
-    title, record = system_title(subject.lock.image.apt), subject.system_record
+    title = system_title(subject.lock.image.apt)
     if not subject.system:
         return [ImageFinding(ImageDrift.LAYER_MISSING, "", title)]
     if record is None:

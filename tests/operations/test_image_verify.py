@@ -20,14 +20,16 @@ import pytest
 
 from envspec.context import Context
 from envspec.image.verification import ImageVerification
-from envspec.models import ImageId, Lock, SystemLayer
+from envspec.models import ImageId, Lock, Python, SystemLayer
 from envspec.operations.image_source import NoImage
 from envspec.operations.image_verify import Depth, verify
 from envspec.registry.types import BadManifest
 from envspec.structs import replace
 from tests.operations.test_image_libraries import lay_system_layer
 from tests.support import preloaded
-from tests.support.builders.environments import SERIES, pin
+from tests.support.builders import conda_packages
+from tests.support.builders.conda_channel import write
+from tests.support.builders.environments import RUNNING, SERIES, conda_row, pin
 from tests.support.builders.images import (
     ARM,
     PYTHON,
@@ -627,3 +629,43 @@ def test_a_layer_of_system_packages_is_compared_with_its_record(scene: Scene) ->
     assert "apt: git" in [each["path"] for each in found["findings"] if each["code"] == "layer-extra"]
     found = json.loads(reader.image("verify", scene.layout, place, "--deep", "--format", "json").stdout)
     assert "apt: git" in [each["path"] for each in found["findings"] if each["code"] == "layer-missing"]
+
+
+# conda's packages, and files that several wheels have
+
+
+def test_packages_of_conda(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = scene.new_folder()
+    builder = scene.user_in(folder)
+    folder.mkdir(exist_ok=True)
+    channel = write(tmp_path_factory.mktemp("channel") / "forge", conda_packages.forge())
+    named = (("filelock", "3.16.1", "noarch"), ("python", RUNNING, "linux-64"), ("tzdata", "2024a", "noarch"))
+    found = [channel.find(name, version, subdir=subdir) for name, version, subdir in named]
+    rows = [conda_row(each, channel.url) for each in found]
+    [part] = scene.lock.resolutions
+    target = replace(part.target, python=Python(RUNNING, "conda"))
+    lock = replace(scene.lock, resolutions=(replace(part, target=target, conda=tuple(rows)),))
+    place = builder.writes_lock(lock)
+    # The channel's Python is none that could compile.
+    builder.id_of(place, "--layout", "layout", "--compression", "none", "--no-compile-bytecode")
+    image = read_image(folder / "layout")
+    other = replace(rows[-1], version="9")
+    changed = replace(lock, resolutions=(replace(part, target=target, conda=(*rows[:-1], other)),))
+    shutil.rmtree(builder.cache / "image-known")
+    for depth in Depth:
+        context = Context.from_environment(builder.environ)
+        assert verify(str(folder / "layout"), str(place), X86, context, depth).is_same
+    found_here = verify(str(folder / "layout"), str(builder.writes_lock(changed, "changed")), X86, context)
+    assert f"package {other.name}  {rows[-1].version} is in the image, the lock has 9" in names_in(found_here)
+    number, path = next(
+        (number, info.name)
+        for number, layer in enumerate(image.layers)
+        for info, _ in members_of(layer)
+        if info.name.endswith("filelock/__init__.py")
+    )
+    members = [other for each in members_of(image.layers[number]) for other in ([each] if each[0].name != path else [])]
+    image.diff_ids = list(map(digest, image.layers))
+    image.layers[number] = tar_with(members)
+    layout = image.write(scene.new_folder())
+    found_here = verify(str(layout), str(place), X86, context, Depth.FILES)
+    assert f"file filelock /{path} /{path} is missing" in names_in(found_here)
