@@ -12,6 +12,7 @@ from envspec.base_image.cuda import CudaPins, Pin, SharedLibrary, pins_of, read_
 from envspec.base_image.libraries import covered, is_known_base, library_groups
 from envspec.facts import Facts
 from envspec.facts.gpu import Runs, capability_of, runs
+from envspec.facts.tables import pep440
 from envspec.facts.torch import family_mismatch
 from envspec.models import GIT, LOCAL, BaseImage, Lock, Platform, Python, Resolution
 
@@ -73,7 +74,8 @@ class PlatformSummary(Struct, frozen=True):
     packages, size_bytes: their number and the sum of the sizes that are known.
     is_base_known: whether facts state what the base image has.
     cuda: versions of the packages' CUDA.
-    libraries: CUDA libraries in the packages; shared: those that the base image has, too.
+    libraries: CUDA libraries in the packages, `torch` for those inside of it; shared: those that the base image has,
+        too.
     driver: the oldest.
     gpus: None without a build of torch whose code is known.
     image: None if it is not built.
@@ -140,7 +142,7 @@ def summarize(lock: Lock, platform: Platform, facts: Facts, image: BuiltSize | N
         base is not None and is_known_base(base, facts),
         part.target.python,
         tuple(_cudas(pins)),
-        tuple(pins.libraries),
+        tuple(pins.libraries) or _inside_torch(pins),
         shared_libraries(base, part, facts) if base else (),
         lock.driver.minimum if lock.driver else None,
         _gpus(lock, platform, facts),
@@ -156,6 +158,13 @@ def _cudas(pins: CudaPins) -> Iterator[str]:
         yield str(found.cuda)
     if pins.torch and pins.torch.cuda and not pins.cudas:
         yield str(pins.torch.cuda)
+
+
+def _inside_torch(pins: CudaPins) -> tuple[str, ...]:
+    """Of builds that contain their libraries: PyTorch's own without requirements on them, and conda's."""
+    torch = pins.torch
+    is_inside = torch is not None and torch.cuda and (torch.is_projects_own or torch.channel)
+    return ("torch",) if is_inside else ()
 
 
 def _gpus(lock: Lock, platform: Platform, facts: Facts) -> GpuSupport | None:
@@ -188,6 +197,8 @@ def _family(part: Resolution, pins: CudaPins, facts: Facts) -> TorchFamily | Non
 
 def _mismatch(torch: Pin, members: Sequence[Pin], facts: Facts) -> str:
     """Why releases do not fit, as far as facts list them."""
+    if pep440(torch.version) is None:
+        return ""
     requests = {"torch": SpecifierSet(f"=={torch.version}")}
     for pin in members:
         if any(row.version == pin.version.partition("+")[0] for row in facts.members_by_package.get(pin.name, ())):

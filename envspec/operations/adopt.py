@@ -170,8 +170,8 @@ def _unwritten(path: Path, own: Mapping[str, Any], words: Mapping[str, Any]) -> 
         return {}
     selected["pip"] = {"from": path.name, **selected.get("pip", {})}
     found: dict[str, Mapping[str, Any]] = {}
-    for name in sorted(selected, key=("pip", "env", "cuda", "image").index):
-        values, written = selected[name], table_of(own, name)
+    for name in ("pip", *_TABLES):
+        values, written = selected.get(name, {}), table_of(own, name)
         if missing := {key: value for key, value in values.items() if written.get(key) != value}:
             found[name] = missing
     return found

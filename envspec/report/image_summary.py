@@ -86,13 +86,18 @@ def _cuda(found: PlatformSummary) -> str:
     version = " and ".join(found.cuda) or (base.cuda_release if base and in_base else "")
     if not version:
         return "none in the packages"
-    twice = sorted({each.library for each in found.shared} - {"cudart"})
+    shared = {each.library for each in found.shared}
+    if found.libraries == ("torch",):
+        shared = {*in_base}
+    twice = sorted(shared - {"cudart"})
     if twice:
         return f"{version}, twice: the packages and the base image have {', '.join(twice)}"
+    if len(found.cuda) > 1:
+        return f"{version}: two CUDAs in the packages"
     if base and not found.is_base_known:
         return f"{version} of the packages; what the base image has is not known"
     if found.libraries:
-        also = ", and cudart in the base image too" if found.shared else ""
+        also = ", and cudart in the base image too" if shared else ""
         return f"{version}, once: in the packages{also}"
     return version + optional(", once: in the base image ({})", ", ".join(in_base))
 
