@@ -8,15 +8,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct
 from packaging.markers import InvalidMarker, Marker
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import Version
 
 from envspec.adopt import read_lock
 from envspec.adopt.rows import Row, Selection
 from envspec.documents import list_of
-from envspec.facts.tables import pep440
 from envspec.importers.pip import add_cuda, cuda_of, note_build
 from envspec.importers.toml_lines import TomlFile, text_of
 from envspec.importers.types import PYTHON_SERIES, Clue, Import, Locked, Outcome, PipFrom, Source, Unreadable
@@ -31,21 +28,6 @@ from envspec.structs import replace
 PYTHONS: Final = tuple(f"{series}.0" for series in PYTHON_SERIES)
 #: Of uv and pyenv, beside the project: the Python that it is run with.
 _PYTHON_FILE: Final = ".python-version"
-
-
-class LockedPackage(Struct, frozen=True):
-    """A package of a lock, or a pin of a compiled requirements file.
-
-    name: normalised.
-    version: empty for projects whose version their build computes.
-    by: where it is written.
-    markers: it is locked where one of them holds; none: everywhere.
-    """
-
-    name: str
-    version: str
-    by: Source
-    markers: tuple[str, ...] = ()
 
 
 def read_locked_project(path: Path, imported: Import) -> None:
@@ -130,14 +112,9 @@ def _lines_of(path: Path, imported: Import) -> dict[str, Source]:
 
 def _note_rows(rows: list[Row], by: Source, imported: Import) -> None:
     """Note the version of a package that linux-64 has, and what it says of CUDA."""
-    draft = imported.draft
-    pythons: dict[str, Row] = {}
-    for python in python_versions(imported):
-        for row in rows:
-            if holds(row.marker, Platform.LINUX_64, python):
-                pythons.setdefault(python.rpartition(".")[0], row)
-    chosen = next(iter(pythons.values()), rows[0])
-    series = tuple(each for each, row in pythons.items() if row.version == chosen.version)
+    draft, found = imported.draft, on_linux(rows, imported)
+    chosen = next(iter(found.values()), rows[0])
+    series = tuple(each for each, row in found.items() if row.version == chosen.version)
     draft.locked[chosen.name] = Locked(series, chosen.index == DEFAULT_INDEX, by)
     if not (series and chosen.version):
         return
@@ -147,6 +124,16 @@ def _note_rows(rows: list[Row], by: Source, imported: Import) -> None:
     note_build(chosen.name, chosen.version, by, imported)
     if PYTORCH_PAGES.match(chosen.index_url) and (cuda := cuda_of(chosen.index_url)):
         add_cuda(cuda, by, imported, "PyTorch's index")
+
+
+def on_linux(rows: Iterable[Row], imported: Import) -> dict[str, Row]:
+    """Which of several rows of a package linux-64 has, by series of Python, the preferred one first."""
+    found: dict[str, Row] = {}
+    for python in dict.fromkeys((*python_versions(imported), *PYTHONS)):
+        for row in rows:
+            if holds(row.marker, Platform.LINUX_64, python):
+                found.setdefault(python.rpartition(".")[0], row)
+    return found
 
 
 def read_pdm_lock(path: Path, imported: Import, *, extras: Collection[str] = (), groups: Collection[str] = ()) -> None:
@@ -160,42 +147,24 @@ def read_pdm_lock(path: Path, imported: Import, *, extras: Collection[str] = (),
     if not project.is_file() or importer is None:
         raise Unreadable(f"{imported.shown(path)}: there is no {PYPROJECT} beside it, which has the requirements")
     imported.run(importer, project)
-    file, taken = TomlFile(path, imported), {"default", *extras, *groups}
-    by_name: dict[str, list[LockedPackage]] = {}
-    others: set[str] = set()
-    for table, by in file.tables("package"):
+    taken = {"default", *extras, *groups}
+    by_name: dict[str, list[Row]] = {}
+    lines: dict[str, Source] = {}
+    for table, by in TomlFile(path, imported).tables("package"):
         name, version = normalised(text_of(table, "name")), text_of(table, "version")
+        outcome, reason = Outcome.TRANSLATED, "its version is preferred, if it is the one for linux-64"
         if not (NAME.fits(name) and VERSION.fits(version)):
-            imported.add(by, f"{name} {version}", Outcome.NOT_UNDERSTOOD, "it is no name and version of a package")
+            outcome, reason = Outcome.NOT_UNDERSTOOD, "it is no name and version of a package"
         elif not table.keys().isdisjoint(("git", "url", "path")):
-            imported.add(by, f"{name} {version}", Outcome.TRANSLATED, "from the address that its requirement names")
+            reason = "from the address that its requirement names"
+        elif taken.isdisjoint(map(normalised, list_of(table, "groups") or taken)):
+            reason = "only for extras or groups that are not included"
         else:
-            marker = text_of(table, "marker")
-            package = LockedPackage(name, version, by, (marker,) if marker else ())
-            by_name.setdefault(name, []).append(package)
-            if taken.isdisjoint(map(normalised, list_of(table, "groups") or taken)):
-                others.add(name)
-    pythons = python_versions(imported)
-    for name, several in by_name.items():
-        chosen, why = choice(several, pythons)
-        for each in several:
-            reason = f"not preferred: {chosen.version} is{why}"
-            if name in others:
-                reason = "only for extras or groups that are not included"
-            elif each is chosen:
-                reason = "its version is preferred" + why
-                imported.draft.versions.setdefault(name, each.version)
-                note_build(name, each.version, each.by, imported)
-                note_locked(each, imported)
-            imported.add(each.by, f"{name} {each.version}", Outcome.TRANSLATED, reason)
-
-
-def note_locked(package: LockedPackage, imported: Import) -> None:
-    """Note a package that linux-64 does not have with every Python."""
-    pythons = [python for python in PYTHONS if _is_for(Platform.LINUX_64, package, (python,))]
-    if len(pythons) < len(PYTHONS):
-        series = tuple(each.rpartition(".")[0] for each in pythons)
-        imported.draft.locked.setdefault(package.name, Locked(series, is_default=True, source=package.by))
+            by_name.setdefault(name, []).append(Row(name, version, marker=text_of(table, "marker")))
+            lines.setdefault(name, by)
+        imported.add(by, f"{name} {version}", outcome, reason)
+    for name, rows in by_name.items():
+        _note_rows(rows, lines[name], imported)
 
 
 def python_versions(imported: Import) -> list[str]:
@@ -216,38 +185,6 @@ def python_versions(imported: Import) -> list[str]:
 def allows(bounds: SpecifierSet, series: str) -> bool:
     """Whether a specifier allows an early or a late patch of a series."""
     return bounds.contains(f"{series}.0") or bounds.contains(f"{series}.9")
-
-
-def choice(several: list[LockedPackage], pythons: Iterable[str]) -> tuple[LockedPackage, str]:
-    """Which of several packages of one name is preferred, and what to say of it: the one for linux-64.
-
-    pythons: exact versions, the preferred one first.
-    """
-    if len(several) == 1:
-        return several[0], ""
-    by_python: dict[str, list[LockedPackage]] = {}
-    for python in pythons:
-        fitting = [each for each in several if _is_for(Platform.LINUX_64, each, (python,))]
-        if fitting:
-            by_python[python] = fitting
-    if not by_python:
-        return _newest(several), ": the newest, and none is for linux-64"
-    python, fitting = next(iter(by_python.items()))
-    if len(fitting) > 1:
-        return _newest(fitting), ": the newest of those for linux-64"
-    if all(each == fitting for each in by_python.values()):
-        return fitting[0], ": it is the one for linux-64"
-    return fitting[0], f": it is the one for Python {python.rpartition('.')[0]}"
-
-
-def _newest(packages: Iterable[LockedPackage]) -> LockedPackage:
-    return max(packages, key=lambda each: pep440(each.version) or Version("0"))
-
-
-def _is_for(platform: Platform, package: LockedPackage, pythons: Iterable[str]) -> bool:
-    if not package.markers:
-        return True
-    return any(holds(marker, platform, python) for python in pythons for marker in package.markers)
 
 
 @lru_cache(maxsize=1 << 14)

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from envspec.adopt.rows import Row
 from envspec.importers.conda_explicit import read_explicit
 from envspec.importers.pip import Use, add_option, add_requirement, is_flag, is_required_by_torch
-from envspec.importers.python_locks import LockedPackage, choice, note_locked, python_versions
-from envspec.importers.types import Import, Outcome, Source, Unreadable
+from envspec.importers.python_locks import PYTHONS, on_linux
+from envspec.importers.types import Import, Locked, Outcome, Source, Unreadable
 from envspec.names import normalised
 from envspec.origins import INDEX_FAMILY
 from envspec.spec.pip_lines import NAME, name_in, option_of
-from envspec.structs import replace
 
 #: Files of one import: they include each other.
 _MOST_FILES: Final = 100
@@ -217,21 +217,23 @@ def _add(path: Path, lines: list[_Line], imported: Import, use: Use) -> None:
 
 def _for_others(lines: list[_Line], file: str, imported: Import) -> dict[int, str]:
     """The numbers of lines with pins of a name that has a better one, by their markers, and why."""
-    by_name: dict[str, list[LockedPackage]] = {}
+    by_name: dict[str, dict[int, Row]] = {}
     for line in lines:
         if line.name and _PIN.match(line.text):
             version = re.search(r"==+\s*([^\s;,]+)", line.text)
-            package = LockedPackage(line.name, version[1] if version else "", Source(file, line.number))
-            if marker := re.search(r";\s*([^#]*?)(?:\s--?[a-z].*)?$", line.text):
-                package = replace(package, markers=(marker[1].strip(),))
-            by_name.setdefault(line.name, []).append(package)
+            marker = re.search(r";\s*([^#]*?)(?:\s--?[a-z].*)?$", line.text)
+            row = Row(line.name, version[1] if version else "", marker=marker[1].strip() if marker else "")
+            by_name.setdefault(line.name, {})[line.number] = row
     found_others: dict[int, str] = {}
-    for several in by_name.values():
-        chosen, why = choice(several, python_versions(imported))
-        note_locked(chosen, imported)
-        for each in several:
-            if each is not chosen:
-                found_others[each.by.line] = f"not preferred: {chosen.version} is{why}"
+    for name, rows in by_name.items():
+        found = on_linux(rows.values(), imported)
+        chosen = next(iter(found.values()), [*rows.values()][-1])
+        series = tuple(each for each, row in found.items() if row is chosen)
+        for number, row in rows.items():
+            if row is not chosen:
+                found_others[number] = f"not preferred: {chosen.version} is: it is the one for linux-64"
+            elif len(series) < len(PYTHONS):
+                imported.draft.locked.setdefault(name, Locked(series, is_default=True, source=Source(file, number)))
     return found_others
 
 
