@@ -300,11 +300,12 @@ def _plan(request: ImageRequest, chosen: Mapping[str, Any], secrets: Sequence[st
     """What `image build` would do: `--dry-run`."""
     from envspec.conformance.text import counted
     from envspec.operations.image_cache import default_tag
-    from envspec.report.format import size
+    from envspec.report.format import total_size
 
     wanted, cached = request.options, request.cached()
     missing = request.missing_wheels()
-    fetched = sum(each.file.size_bytes or 0 for each in missing)
+    sizes = [each.file.size_bytes for each in missing]
+    fetched = sum(filter(None, sizes))
     platforms = [platform.value for platform in wanted.platforms]
     tag = chosen["tag"] or default_tag(wanted.lock)
     targets = {
@@ -319,7 +320,7 @@ def _plan(request: ImageRequest, chosen: Mapping[str, Any], secrets: Sequence[st
         lines.append(f"image {identity}  {platform}, built before")
         images.append({"platform": platform, "id": identity})
     if missing:
-        lines.append(f"would fetch {counted(len(missing), 'wheel')} ({size(fetched)})")
+        lines.append(f"would fetch {counted(len(missing), 'wheel')} ({total_size(fetched, sizes.count(None))})")
     verbs = {"push": "push", "load": "load", "output": "write", "layout": "write"}
     lines += [f"would {verbs[option]} {target}" for option, target in targets.items() if target]
     document: dict[str, object] = {

@@ -71,7 +71,7 @@ class BuiltSize(Struct, frozen=True):
 class PlatformSummary(Struct, frozen=True):
     """The image of one platform.
 
-    packages, size_bytes: their number and the sum of the sizes that are known.
+    packages, size_bytes: their number and the sum of the sizes that are known. unsized: how many have no known size.
     is_base_known: whether facts state what the base image has.
     cuda: versions of the packages' CUDA.
     libraries: CUDA libraries in the packages, `torch` for those inside of it; shared: those that the base image has,
@@ -96,6 +96,7 @@ class PlatformSummary(Struct, frozen=True):
     built: tuple[BuiltSource, ...]
     missing_libraries: tuple[MissingLibrary, ...]
     image: BuiltSize | None = None
+    unsized: int = 0
 
 
 class LeftOutSummary(Struct, frozen=True):
@@ -132,12 +133,12 @@ def summarize(lock: Lock, platform: Platform, facts: Facts, image: BuiltSize | N
     part = next(each for each in lock.resolutions if each.target.platform is platform)
     pins = read_pins(part, facts)
     base = lock.base_image
-    sizes = [each.file.size_bytes or 0 for each in part.packages]
-    sizes += [each.size_bytes or 0 for each in part.conda]
+    sizes = [each.file.size_bytes for each in part.packages]
+    sizes += [each.size_bytes for each in part.conda]
     return PlatformSummary(
         platform,
         len(sizes),
-        sum(sizes),
+        sum(filter(None, sizes)),
         base,
         base is not None and is_known_base(base, facts),
         part.target.python,
@@ -150,6 +151,7 @@ def summarize(lock: Lock, platform: Platform, facts: Facts, image: BuiltSize | N
         tuple(_built(part)),
         tuple(_missing(lock, part, facts)),
         image,
+        sizes.count(None),
     )
 
 

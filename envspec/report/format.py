@@ -410,6 +410,15 @@ def size(count: float) -> str:
     return f"{_three_digits(count)} {_UNITS[step]}"
 
 
+def total_size(known_bytes: int, unsized: int) -> str:
+    """The sum of sizes of which some may be unknown. unsized: how many."""
+    if not unsized:
+        return size(known_bytes)
+    if not known_bytes:
+        return "size unknown"
+    return f"{size(known_bytes)} and {unsized} of unknown size"
+
+
 def amount(value: float | None, unit: str = "") -> str:
     """A number of three digits with its unit; `-` for None."""
     if value is None:

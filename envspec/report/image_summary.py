@@ -8,7 +8,7 @@ from typing import Final
 from envspec.base_image.cuda import FLAVOR_LIBRARIES
 from envspec.conformance.text import counted
 from envspec.diagnostics.image_summary import ImageSummary, PlatformSummary
-from envspec.report.format import block, optional, properties, size, text_lines
+from envspec.report.format import block, optional, properties, size, text_lines, total_size
 
 #: GPUs that stand for all of their compute capability; JSON has the others.
 _GPUS: Final = (
@@ -67,7 +67,7 @@ def _rows(found: PlatformSummary, room: int) -> Iterator[tuple[str, str]]:
     image = ""
     if found.image:
         image = f", image: {counted(found.image.layers, 'layer')}, {size(found.image.size_bytes)}"
-    yield "packages", f"{found.packages} ({size(found.size_bytes)}){image}"
+    yield "packages", f"{found.packages} ({total_size(found.size_bytes, found.unsized)}){image}"
     yield "base image", found.base_image.name if found.base_image else ""
     yield "Python", f"{found.python.version}, {_PYTHONS[found.python.source]}"
     yield "CUDA", _cuda(found)

@@ -38,6 +38,25 @@ def test_case(case: GoldenCase) -> None:
     case.check(IMAGE_SUMMARY.render("text", ImageSummary(found.name, summaries(found, facts_of(values)))))
 
 
+@pytest.mark.parametrize(
+    ("sizes", "shown"),
+    [
+        ((2_000_000, 1_000_000), "2 (3.00 MB)"),
+        ((2_000_000, None), "2 (2.00 MB and 1 of unknown size)"),
+        ((None, None), "2 (size unknown)"),
+    ],
+)
+def test_sizes_that_a_lock_does_not_have_are_not_nothing(sizes: tuple[int | None, ...], shown: str) -> None:
+    packages = []
+    for name, size_bytes in zip("ab", sizes, strict=True):
+        file = replace(wheel(name, "1.0"), size_bytes=size_bytes)
+        packages.append(package(name, "1.0", file=file))
+    found = summarize(lock(resolution(X86, *packages)), X86, load_facts())
+    text = IMAGE_SUMMARY.render("text", ImageSummary("small", (found,)))
+    [line] = [each for each in text.splitlines() if "packages" in each]
+    assert line.split(maxsplit=1)[1] == shown
+
+
 def test_what_is_built_from_source() -> None:
     commit = "0123456789abcdef0123456789abcdef01234567"
     sdist = replace(wheel("a", "1.0"), filename="a-1.0.tar.gz")
