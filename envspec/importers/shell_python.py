@@ -280,17 +280,9 @@ def read_setup_py(shell: Shell, command: Command) -> None:
     _read_local(shell, command, ".", "-e " if "develop" in command.words else "")
 
 
-#: Program -> its files of a project: the one that declares, and the lock.
-PROJECT_FILES: Final = {
-    "uv": ("pyproject.toml", "uv.lock"),
-    "poetry": ("pyproject.toml", "poetry.lock"),
-    "pixi": ("pixi.toml", "pixi.lock"),
-}
-
-
 def read_project(shell: Shell, command: Command) -> None:
     """`uv sync`, `poetry install`, `pixi install`, with the extras and groups that they name."""
-    declares, lock = PROJECT_FILES[command.words[0]]
+    declares = "pixi.toml" if command.words[0] == "pixi" else "pyproject.toml"
     environment = command.environment or shell.variables.get("UV_PROJECT_ENVIRONMENT") or ".venv"
     shell.environments.setdefault(shell.path(environment))
     shell.packages.append(command.source)
@@ -302,10 +294,6 @@ def read_project(shell: Shell, command: Command) -> None:
         shell.add(command, Outcome.REFUSED, _missing(shell, declares))
         return
     _include_project(shell, command, host, read_selection(shell, command, host), command.text)
-    file = host.with_name(lock)
-    found = shell.imported.find(file)
-    if found is not None and file.is_file():
-        shell.imported.run(found, file)
 
 
 def _include_project(shell: Shell, command: Command, project: Path, selection: InstallSelection, text: str) -> None:

@@ -67,6 +67,16 @@ def test_readers_of_either_form_find_the_same_name(
     assert message["org.opencontainers.image.ref.name"] == full.rpartition(":")[2]
 
 
+def test_a_container_starts_what_the_spec_says(scene: Scene) -> None:
+    image = replace(scene.lock.image, entrypoint=("python", "-m", "one"), command=("--port", "80"))
+    lock = scene.builder.writes_lock(replace(scene.lock, image=image))
+    scene.builder.id_of(lock, "--no-compile-bytecode", "--output", "image.tar")
+    with tarfile.open(scene.builder.folder / "image.tar") as archive:
+        (manifest,) = json.load(archive.extractfile("manifest.json"))  # type: ignore[arg-type]
+        run = json.load(archive.extractfile(manifest["Config"]))["config"]  # type: ignore[arg-type]
+    assert (run["Entrypoint"], run["Cmd"]) == (["python", "-m", "one"], ["--port", "80"])
+
+
 def test_a_push_tells_under_which_digest_the_registry_has_it(scene: Scene) -> None:
     lock, name = scene.builder.writes_lock(scene.lock), f"{scene.registry.host}/team/app"
     for _ in ("pushed", "there already"):
