@@ -17,7 +17,8 @@ from envspec.importers.shell_programs import add_system_package
 from envspec.importers.shell_state import Command, Shell
 from envspec.importers.types import Clue, Import, Outcome
 from envspec.importers.variables import read_variable
-from envspec.importers.yaml_lines import Value, read_yaml
+from envspec.importers.yaml_lines import read_yaml
+from envspec.io.yaml_lines import Value
 
 _SERVER: Final = "cog's server is not part of an image: `envspec run LOCK -- ...` starts a program"
 #: Keys that concern no package -> why.

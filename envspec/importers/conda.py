@@ -27,7 +27,8 @@ from envspec.importers.pip import add_index
 from envspec.importers.requirements import add_line
 from envspec.importers.types import Clue, Import, Outcome, Source, Unreadable
 from envspec.importers.variables import read_variable
-from envspec.importers.yaml_lines import Value, read_yaml
+from envspec.importers.yaml_lines import read_yaml
+from envspec.io.yaml_lines import Value
 
 #: `name=version=build`, as `conda env export` and `conda list --export` write it, or without the build.
 _PINNED: Final = re.compile(

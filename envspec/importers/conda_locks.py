@@ -17,7 +17,8 @@ from envspec.importers.conda_specs import (
 from envspec.importers.graph import roots
 from envspec.importers.pyproject import read_conda_project
 from envspec.importers.types import DraftRequirement, Import, Outcome, Source, Unreadable
-from envspec.importers.yaml_lines import Value, read_yaml
+from envspec.importers.yaml_lines import read_yaml
+from envspec.io.yaml_lines import Value
 from envspec.names import normalised
 from envspec.spec.document import PYPROJECT
 

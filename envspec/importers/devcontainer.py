@@ -24,7 +24,8 @@ from envspec.importers.shell_programs import add_system_package
 from envspec.importers.shell_state import Command, Shell, names_of
 from envspec.importers.types import Clue, Import, Outcome, Unreadable
 from envspec.importers.variables import ignored, read_variable
-from envspec.importers.yaml_lines import Value, parse_yaml, read_yaml
+from envspec.importers.yaml_lines import parse_yaml, read_yaml
+from envspec.io.yaml_lines import Value
 
 #: In characters: the parser takes six seconds for a megabyte.
 MAX_CHARACTERS: Final = 1 << 18

@@ -22,7 +22,7 @@ from envspec.importers.shell_state import Command, Reader, Shell, split_options,
 from envspec.importers.shell_syntax import Expanded, Piece, commands, expand
 from envspec.importers.types import Import, Outcome, Source
 from envspec.importers.variables import INDEXES, READ, gpus_of, ignored, read_variable
-from envspec.importers.yaml_lines import Value
+from envspec.io.yaml_lines import Value
 from envspec.structs import replace
 
 #: Scripts in scripts: `bash -c "sh -c ..."`.
