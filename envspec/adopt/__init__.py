@@ -22,6 +22,9 @@ READERS: Final = {
     "pylock.toml": "pylock",
     "pylock.*.toml": "pylock",
     "poetry.lock": "poetry",
+    "pixi.lock": "pixi",
+    "conda-lock.yml": "conda_lock",
+    "*.conda-lock.yml": "conda_lock",
     "*requirements*.txt": "requirements",
 }
 

@@ -17,6 +17,7 @@ from envspec.adopt.selected import (
     chosen,
     chosen_groups,
     git_source,
+    index_of,
     left_out,
     name_of,
     normalised_names,
@@ -109,7 +110,7 @@ def _row(package: Package, marker: str, path: Path) -> Row:
     if package.sdist:
         listed.append(package.sdist)
     files = usable(_file(each, package, path) for each in listed)
-    url = without_credentials(package.index or _index_of(files))
+    url = without_credentials(package.index or index_of(files))
     index = index_name(url) if url else DEFAULT_INDEX
     return Row(name, version, index, "" if index == DEFAULT_INDEX else url, files, marker)
 
@@ -127,17 +128,6 @@ def _file(each: PackageWheel | PackageSdist | PackageArchive, package: Package, 
         # PEP 751: it is UTC.
         uploaded = uploaded.replace(tzinfo=timezone.utc)
     return LockedFile(filename, url, each.hashes.get("sha256", ""), each.size, uploaded)
-
-
-def _index_of(files: tuple[LockedFile, ...]) -> str:
-    """The index of files that are locked without one: empty for the default one, else the page that has them."""
-    # pip defines it here; importing it runs nothing and reads no configuration.
-    from pip._internal.models.index import PyPI
-
-    for file in files:
-        if file.url and urlsplit(file.url).hostname != PyPI.file_storage_domain:
-            return file.url.rpartition("/")[0]
-    return ""
 
 
 def _unsupported(package: Package, what: str, path: Path) -> UsageError:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from envspec.credentials import without_credentials
 from envspec.io.http_settings import default_index_url
-from envspec.models import DEFAULT_INDEX, Dependent
+from envspec.models import DEFAULT_INDEX, CondaChannel, CondaPackage, Dependent, Platform
 from envspec.names import normalised
 from envspec.origins import PYTORCH, PYTORCH_PAGES
 
@@ -92,6 +92,16 @@ class LeftOut(Struct, frozen=True):
         return f"--{self.kind} {self.name}"
 
 
+class CondaRows(Struct, frozen=True):
+    """The conda packages of one platform, sorted by name.
+
+    problems: why packages of it can't be installed, which are not in `packages`.
+    """
+
+    packages: tuple[CondaPackage, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
 class ForeignLock(Struct, frozen=True):
     """A lock of another tool, as far as it is selected.
 
@@ -104,6 +114,8 @@ class ForeignLock(Struct, frozen=True):
         the default index.
     links: of requirements files: pages of `--find-links`.
     selection: of what `rows` are.
+    conda: conda packages, of each platform that the lock is for; empty for a lock that can have none.
+    channels: where these come from.
     """
 
     path: Path
@@ -114,6 +126,8 @@ class ForeignLock(Struct, frozen=True):
     indexes: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     selection: Selection = Selection()
+    conda: Mapping[Platform, CondaRows] = field(default_factory=dict)
+    channels: tuple[CondaChannel, ...] = ()
 
     @property
     def is_plain(self) -> bool:
@@ -133,16 +147,24 @@ def index_name(url: str) -> str:
     return normalised("-".join((parts.netloc.replace(":", "-"), *path)))
 
 
-def newest_upload(rows: tuple[Row, ...]) -> datetime | None:
-    """When the newest file of these packages was uploaded, in whole seconds; None if no file has a time."""
-    times = [file.uploaded for row in rows for file in row.files if file.uploaded]
+def newest_file(found: ForeignLock) -> datetime | None:
+    """When the newest file was uploaded, or conda package built, in whole seconds; None if no file has a time."""
+    times = [file.uploaded for row in found.rows for file in row.files if file.uploaded]
+    for rows in found.conda.values():
+        for package in rows.packages:
+            if package.timestamp_ms:
+                times.append(datetime.fromtimestamp(package.timestamp_ms // 1000, timezone.utc))
     return max(times).replace(microsecond=0) if times else None
 
 
-def rows_sha256(rows: Iterable[Row]) -> str:
-    """SHA-256, hexadecimal, of what rows install: names, versions, files and markers, but not where files are."""
+def packages_sha256(found: ForeignLock) -> str:
+    """SHA-256, hexadecimal, of what a lock installs: names, versions, files and markers, but not where files are."""
     values = []
-    for row in rows:
+    for row in found.rows:
         files = sorted((each.filename, each.sha256) for each in row.files)
         values.append((row.name, row.version, row.index, row.marker, row.source, files, sorted(row.hashes)))
+    for platform, rows in found.conda.items():
+        for each in rows.packages:
+            files = [(each.filename, each.sha256)]
+            values.append((each.name, each.version, "conda", platform.value, each.subdir, files, []))
     return hashlib.sha256(json.dumps(sorted(values)).encode()).hexdigest()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from packaging.markers import InvalidMarker, Marker
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -155,6 +156,17 @@ def git_source(path: Path, name: str, url: str, commit: str, subdirectory: str =
 def usable(files: Iterable[LockedFile]) -> tuple[LockedFile, ...]:
     """Wheels and sdists; locks may list eggs and installers too."""
     return tuple(file for file in files if RELEASE_FILE.fits(file.filename))
+
+
+def index_of(files: tuple[LockedFile, ...]) -> str:
+    """The index of files that are locked without one: empty for the default one, else the page that has them."""
+    # pip defines it here; importing it runs nothing and reads no configuration.
+    from pip._internal.models.index import PyPI
+
+    for file in files:
+        if file.url and urlsplit(file.url).hostname != PyPI.file_storage_domain:
+            return file.url.rpartition("/")[0]
+    return ""
 
 
 def version_in(filename: str) -> str:

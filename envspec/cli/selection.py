@@ -165,7 +165,7 @@ def adopted(
 
 def _is_candidate(path: Path) -> bool:
     """Whether a path may be a lock of another tool, by its name: few commands have one, and readers take a while."""
-    if path.suffix not in (".lock", ".toml", ".txt") or path.name == "envspec.lock" or not path.is_file():
+    if path.suffix not in (".lock", ".toml", ".txt", ".yml") or path.name == "envspec.lock" or not path.is_file():
         return False
     from envspec.adopt import is_foreign
 

@@ -38,8 +38,10 @@ from envspec.version import VERSION
 #: Tables of [tool.envspec] that count beside another tool's lock; of [pip], these keys.
 _TABLES: Final = ("env", "cuda", "system", "services", "image", "build", "registry", "conformance", "facts")
 _PIP: Final = ("build", "file_owner")
+#: torch, by its names on PyPI and in conda channels.
+_TORCH: Final = frozenset({"torch", "pytorch", "pytorch-gpu"})
 #: With one of them, an environment may do without torch.
-_FRAMEWORKS: Final = frozenset({"torch", "jax", "tensorflow"})
+_FRAMEWORKS: Final = frozenset({"torch", "jax", "tensorflow", *_TORCH})
 #: Series of Python to choose from, the preferred one first.
 _PYTHONS: Final = ("3.12", "3.11", "3.10", "3.13", "3.14")
 
@@ -199,7 +201,11 @@ def _name(found: ForeignLock, path: Path) -> str:
 
 
 def _python(found: ForeignLock, path: Path) -> str:
-    """The Python of `.python-version`, else the preferred series that the lock allows."""
+    """The series of conda's Python, the Python of `.python-version`, else the preferred series that the lock allows."""
+    for rows in found.conda.values():
+        for package in rows.packages:
+            if package.name == "python":
+                return ".".join(package.version.split(".")[:2])
     with suppress(OSError, UnicodeDecodeError):
         pinned = re.match(
             r"\s*(?:cpython-|python)?(3\.\d+(?:\.\d+)?)\s*$", path.with_name(".python-version").read_text()
@@ -233,9 +239,12 @@ def _with_most_wheels(found: ForeignLock, series: Sequence[str]) -> str:
 
 def _check_torch(found: ForeignLock) -> None:
     """Refuse a selection of nothing if torch is in something that could be selected: nobody means that image."""
-    if any(row.name in _FRAMEWORKS for row in found.rows):
+    names = {row.name for row in found.rows}
+    for rows in found.conda.values():
+        names.update(package.name for package in rows.packages)
+    if names & _FRAMEWORKS:
         return
-    with_torch = [each for each in found.left_out if "torch" in each.packages]
+    with_torch = [each for each in found.left_out if each.packages & _TORCH]
     if with_torch and found.is_plain:
         words = " or ".join(each.words for each in with_torch)
         raise UsageError(

@@ -85,11 +85,11 @@ def _with_packages(table: Any, pip: Mapping[str, Any], folder: Path) -> dict[str
     that can't be read, which whoever reads its content reports.
     """
     from envspec.adopt import read_lock, selection_of
-    from envspec.adopt.rows import rows_sha256
+    from envspec.adopt.rows import packages_sha256
 
     digest = ""
     with suppress(OSError, ValueError, TypeError, UsageError):
-        digest = rows_sha256(read_lock(folder / pip["from"], selection_of(pip)).rows)
+        digest = packages_sha256(read_lock(folder / pip["from"], selection_of(pip)))
     rest = {key: value for key, value in documents.table_of(table, "pip").items() if key not in _SELECTED}
     return {**table, "pip": {**rest, PACKAGES_SHA256: digest}}
 

@@ -280,8 +280,8 @@ class Pip(Section):
         default=None,
         alias="from",
         description="A lock of another tool next to the spec, whose packages are locked as they are: `uv.lock`, "
-        "`pylock.toml`, `poetry.lock`, or a requirements file with hashes. Nothing is resolved. Keys that choose "
-        "versions can't stand beside it.",
+        "`pylock.toml`, `poetry.lock`, `pixi.lock`, `conda-lock.yml`, or a requirements file with hashes. Nothing is "
+        "resolved. Keys that choose versions can't stand beside it.",
         examples=["uv.lock"],
     )
     extras: f.ListOf[f.SelectedName] = Field(

@@ -67,11 +67,11 @@ def targets_of(
     """One target for each platform of the spec, in its order, and why they are what they are.
 
     as_of: bounds the age of a standalone Python where the spec has no date of its own: the time of the resolution.
-    conda_pythons: the exact Python of the solved conda packages on each platform; only for a spec with [conda]. given:
+    conda_pythons: the exact Python of the conda packages on each platform; empty or None without such packages. given:
     the Python of platforms on which one is there already; it is the target's.
 
     Python's source, the first that applies:
-      1. `conda`: the spec has [conda];
+      1. `conda`: the spec has [conda], or the lock of another tool has conda packages;
       2. `base`: `[image] python` says what the base holds (Linux only, as images are);
       3. `system`: only if `python_source = "system"`; the series must be the system's own;
       4. `spec`: an exact patch in the spec, and no `python_source`;
@@ -87,7 +87,7 @@ def targets_of(
     time = spec.env.as_of if isinstance(spec.env.as_of, datetime) else as_of
     targets, decisions = [], []
     for platform in spec.env.platforms:
-        if spec.conda is not None:
+        if spec.conda is not None or conda_pythons:
             python, decision = _conda(spec, platform, conda_pythons or {})
         elif given and platform in given:
             python, decision = _given(spec, facts, platform, given[platform])
@@ -149,7 +149,8 @@ def _conda(spec: Spec, platform: Platform, pythons: Mapping[Platform, str]) -> t
             f"the solved conda packages have no Python for {platform.value}",
             hint=f"`env.python` is {spec.env.python}: check that a channel in `conda.channels` has it",
         )
-    return _chosen(Python(version, "conda"), [reason("python-of-conda")], f"{_SPEC}: conda", platform)
+    source = "conda" if spec.conda is not None else "pip.from"
+    return _chosen(Python(version, "conda"), [reason("python-of-conda")], f"{_SPEC}: {source}", platform)
 
 
 def _python(spec: Spec, facts: Facts, platform: Platform, time: datetime | None) -> tuple[Python, Decision]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envspec.adopt.requirements import read
-from envspec.adopt.rows import ALL, ForeignLock, LockedFile, Row, Selection, rows_sha256
+from envspec.adopt.rows import ALL, ForeignLock, LockedFile, Row, Selection, packages_sha256
 from envspec.errors import UsageError
 
 ONE, TWO = "1" * 64, "2" * 64
@@ -54,7 +54,7 @@ def test_the_default_index(tmp_path: Path) -> None:
     assert [row.name for row in found.rows] == ["a"]
     assert (found.indexes, found.rows[0].index, found.rows[0].index_url) == ((), "default", "")
     other = compiled(tmp_path, f"a==1 --hash=sha256:{TWO}\n")
-    assert rows_sha256(found.rows) != rows_sha256(other.rows)
+    assert packages_sha256(found) != packages_sha256(other)
 
 
 def test_addresses_and_folders(tmp_path: Path) -> None:

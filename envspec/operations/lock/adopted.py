@@ -12,15 +12,19 @@ from packaging.markers import Marker
 from packaging.specifiers import SpecifierSet
 
 from envspec.adopt import read_lock
-from envspec.adopt.rows import ForeignLock, LockedFile, Row, newest_upload
+from envspec.adopt.rows import CondaRows, ForeignLock, LockedFile, Row, newest_file
 from envspec.adopt.stale import differences
 from envspec.errors import NoSolution, StaleLock
 from envspec.facts import Facts
+from envspec.facts.tables import conda_names
+from envspec.io.store import Store
+from envspec.io.tasks import run_interruptible
 from envspec.models import (
     DEFAULT_INDEX,
     GIT,
     LOCAL,
     PACKAGES,
+    CondaPackage,
     Decision,
     Package,
     Platform,
@@ -31,10 +35,12 @@ from envspec.models import (
     WheelFile,
 )
 from envspec.names import SDIST
+from envspec.operations.lock_state import CondaResult
 from envspec.reasons import reason
 from envspec.resolve.pypi.index.selection import TagRanks
-from envspec.spec import Spec
+from envspec.spec import PythonSource, Spec
 from envspec.spec.errors import RefusedValues
+from envspec.spec.sections import BasePackages
 from envspec.spec.targets import marker_environment, wheel_tags
 from envspec.structs import replace
 
@@ -88,7 +94,7 @@ def time_of(found: ForeignLock, facts: Facts) -> datetime:
     """The date of a lock's packages: when the newest of their files was uploaded. Without times in it, that of the
     newest Python that the facts have: it is the same on every machine, and builds get today's tools.
     """
-    if newest := newest_upload(found.rows):
+    if newest := newest_file(found):
         return newest
     day = datetime.strptime(max(row.build for row in facts.pythons), "%Y%m%d")  # noqa: DTZ007 (a day of UTC)
     return day.replace(tzinfo=timezone.utc)
@@ -125,15 +131,88 @@ def adopted_packages(found: ForeignLock, target: Target, spec: Spec) -> Resoluti
         where = f"{target.platform.value} with Python {target.python.series}"
         if target.glibc:
             where += f" and glibc {'.'.join(map(str, target.glibc))}"
-        shown = [f"\n  {text}" for text in problems[:_MOST]]
-        if len(problems) > _MOST:
-            shown.append(f"\n  and {len(problems) - _MOST} more")
-        raise UnusableLock(
-            f"{found.path} can't be installed on {where} as it is locked:{''.join(shown)}",
-            hint="select other extras or groups, another Python or platform, or change the lock with the tool that "
-            "wrote it",
-        )
+        raise _unusable(found, where, problems)
     return Resolution(target, tuple(packages[name] for name in sorted(packages)))
+
+
+def _unusable(found: ForeignLock, where: str, problems: Sequence[str]) -> UnusableLock:
+    shown = [f"\n  {text}" for text in problems[:_MOST]]
+    if len(problems) > _MOST:
+        shown.append(f"\n  and {len(problems) - _MOST} more")
+    return UnusableLock(
+        f"{found.path} can't be installed on {where} as it is locked:{''.join(shown)}",
+        hint="select other extras or groups, another Python or platform, or change the lock with the tool that wrote "
+        "it",
+    )
+
+
+def adopted_conda(found: ForeignLock, spec: Spec) -> CondaResult:
+    """A lock's conda packages for the platforms of a spec, without the Python packages that they contain; nothing for a
+    lock that has none.
+
+    Raises:
+        UnusableLock: a platform has no packages, or some that can't be installed.
+        RefusedValues: the spec has a Python that is not the one of these packages.
+    """
+    if not found.conda:
+        return CondaResult()
+    packages: dict[Platform, tuple[CondaPackage, ...]] = {}
+    for platform in spec.env.platforms:
+        rows = found.conda.get(platform, CondaRows())
+        problems = list(rows.problems)
+        if all(each.name != "python" for each in rows.packages):
+            problems.append("it has no conda package `python` for this platform")
+        if problems:
+            raise _unusable(found, platform.value, problems)
+        packages[platform] = _with_dependents(rows.packages)
+    result = CondaResult(packages, found.channels)
+    _check_conda_python(found, spec, result.pythons)
+    return result
+
+
+def _with_dependents(packages: Sequence[CondaPackage]) -> tuple[CondaPackage, ...]:
+    """The packages with what requires them; the lock does not have which of them the project requires itself."""
+    # Only locks with conda packages need it.
+    from envspec.resolve.conda.records import with_askers
+
+    required = with_askers(packages, ())
+    return with_askers(packages, [each.name for each in required if not each.required_by])
+
+
+def _check_conda_python(found: ForeignLock, spec: Spec, pythons: Mapping[Platform, str]) -> None:
+    for platform, version in pythons.items():
+        series = ".".join(version.split(".")[:2])
+        if spec.env.python not in (version, series):
+            raise RefusedValues(
+                (
+                    ("env", "python"),
+                    f"{spec.env.python} is not the Python of {found.path.name}: {version} for {platform.value}",
+                    f'write "{series}", or lock another Python with the tool that wrote it',
+                )
+            )
+    is_of_base = spec.image.python is not None or spec.image.packages is BasePackages.KEEP
+    if is_of_base or spec.env.python_source not in (PythonSource.AUTO, PythonSource.CONDA):
+        problem = f"{found.path.name} has a Python of conda, and the spec names another one"
+        hint = "remove `env.python_source` and `image.python`: two Pythons in one environment shadow each other"
+        raise RefusedValues((("pip", "from"), problem, hint))
+
+
+def with_python_packages(conda: CondaResult, store: Store) -> CondaResult:
+    """Conda packages with the Python packages that they contain, as far as the facts have their names."""
+    from envspec.resolve.conda.pypi_names import PypiNames, with_provided
+
+    names = PypiNames({}, conda_names(), store)
+    packages = {}
+    for platform, rows in conda.packages.items():
+        packages[platform], _ = run_interruptible(with_provided(rows, names, None))
+    return replace(conda, packages=packages)
+
+
+def with_adopted_conda(locked: Resolution, conda: CondaResult) -> Resolution:
+    """A locked resolution with the conda packages of another tool's lock; the Python packages in them stay."""
+    provided = {each.name: each.provides for each in locked.conda}
+    packages = conda.packages.get(locked.target.platform, ())
+    return replace(locked, conda=tuple(replace(each, provides=provided.get(each.name, ())) for each in packages))
 
 
 def without_wheel(found: ForeignLock, series: str) -> int:

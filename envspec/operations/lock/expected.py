@@ -43,7 +43,14 @@ from envspec.models import (
 )
 from envspec.names import COMMIT, normalised
 from envspec.operations.build_settings import with_builds
-from envspec.operations.lock.adopted import decision_of, read_adopted, time_of, with_adopted
+from envspec.operations.lock.adopted import (
+    adopted_conda,
+    decision_of,
+    read_adopted,
+    time_of,
+    with_adopted,
+    with_adopted_conda,
+)
 from envspec.operations.lock.complete import complete, conda_decisions, installed_on
 from envspec.operations.lock_state import (
     CondaResult,
@@ -105,7 +112,8 @@ def expected_lock(lock: Lock, spec: Spec, facts: Facts, request: LockRequest, ba
     ages = _ages(lock, spec, as_of)
     locked = {part.target.platform: part for part in lock.resolutions}
     found = _found_environments(lock, spec, facts, request)
-    targets, of_targets = _targets(lock, spec, facts, as_of, found)
+    conda = _conda_result(lock, spec, request)
+    targets, of_targets = _targets(spec, facts, as_of, conda.pythons, found)
     parts: list[Resolution] = []
     for target in targets:
         part = locked.get(target.platform, Resolution(target, ()))
@@ -123,10 +131,10 @@ def expected_lock(lock: Lock, spec: Spec, facts: Facts, request: LockRequest, ba
     for part in parts:
         platform = part.target.platform
         if spec.pip.source:
-            made = with_adopted(part, part.target, spec, request.spec_path)
+            made = with_adopted_conda(with_adopted(part, part.target, spec, request.spec_path), conda)
         else:
             made = _with_packages(part, requests.get(platform))
-        made = _with_conda(made, spec, facts, Cutoffs(as_of, {}))
+            made = _with_conda(made, spec, facts, Cutoffs(as_of, {}))
         made = _on_top(made, found.get(platform))
         made = _with_builds(made, spec, facts)
         resolutions.append(with_owners(made, spec))
@@ -140,7 +148,7 @@ def expected_lock(lock: Lock, spec: Spec, facts: Facts, request: LockRequest, ba
         decisions=tuple(decisions),
         package_as_of=tuple(cutoffs.items()),
         conda_as_of=tuple(conda_cutoffs.items()),
-        channels=_channels(lock, spec),
+        channels=conda.channels,
         package_ages=ages,
         overrides=overrides_of(spec) if spec.pip.dependencies else (),
         commits=tuple(requesting.commits.values()),
@@ -235,10 +243,22 @@ def _found_in_base(part: Resolution, place: str) -> FoundEnvironment:
     )
 
 
+def _conda_result(lock: Lock, spec: Spec, request: LockRequest) -> CondaResult:
+    """The conda packages that are locked; beside the lock of another tool, those of that."""
+    if spec.pip.source:
+        return adopted_conda(read_adopted(spec, request.spec_path), spec)
+    if spec.conda is None:
+        return CondaResult()
+    return CondaResult(conda_packages(lock), _channels(lock, spec.conda.channels))
+
+
 def _targets(
-    lock: Lock, spec: Spec, facts: Facts, as_of: datetime, found: Mapping[Platform, FoundEnvironment]
+    spec: Spec,
+    facts: Facts,
+    as_of: datetime,
+    pythons: Mapping[Platform, str],
+    found: Mapping[Platform, FoundEnvironment],
 ) -> tuple[tuple[Target, ...], tuple[Decision, ...]]:
-    pythons = CondaResult(conda_packages(lock)).pythons
     if not found:
         return targets_of(spec, facts, as_of, pythons)
     from envspec.operations.lock.base_packages import check_python, pythons_of
@@ -400,13 +420,11 @@ def _with_conda(part: Resolution, spec: Spec, facts: Facts, cutoffs: Cutoffs) ->
     return replace(part, conda=with_askers(part.conda, request.requirements))
 
 
-def _channels(lock: Lock, spec: Spec) -> tuple[CondaChannel, ...]:
+def _channels(lock: Lock, channels: Iterable[str]) -> tuple[CondaChannel, ...]:
     """The spec's channels; the lock alone records of which of them it used a part."""
     recorded = {each.url: each.part for each in lock.channels}
     found: list[CondaChannel] = []
-    if spec.conda is None:
-        return ()
-    for text in spec.conda.channels:
+    for text in channels:
         url = channel_url(text)
         found.append(CondaChannel(channel_without_credentials(text), url, recorded.get(url)))
     return tuple(found)

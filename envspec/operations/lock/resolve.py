@@ -83,6 +83,11 @@ def _conda(state: LockState, upgraded: Sequence[str]) -> CondaResult:
             raise UsageError(
                 "--channel-repodata: the spec has no [conda]", hint="remove it, or add [conda] to the spec"
             )
+        if state.spec.pip.source:
+            from envspec.operations.lock.adopted import adopted_conda, read_adopted, with_python_packages
+
+            found = adopted_conda(read_adopted(state.spec, state.request.spec_path), state.spec)
+            return with_python_packages(found, state.store)
         return CondaResult()
     from envspec.operations.lock.conda import resolve_conda
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from envspec import names
+from envspec.adopt import conda as adopt
 from envspec.models import SPEC, CondaPackage, Dependent
 from envspec.resolve.conda.channel_client import ChannelError, without_credentials
 from envspec.resolve.types import Channel, CondaRequest
@@ -19,18 +19,6 @@ if TYPE_CHECKING:
     from rattler import GenericVirtualPackage, PackageRecord, RepoDataRecord, Version
 
 _Record = TypeVar("_Record", bound="PackageRecord")
-#: The fields that become a part of paths, of commands and of the lock's other files.
-_FORMS: Final = (
-    ("name", names.NAME),
-    ("version", names.VERSION),
-    ("build", names.BUILD),
-    ("subdir", names.NAME),
-    ("filename", names.CONDA_ARCHIVE),
-    ("url", names.URL),
-    ("sha256", names.SHA256),
-    ("md5", names.MD5),
-    ("python_site_packages_path", names.INNER_PATH),
-)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _NAME: Final = re.compile(r"(?:.*::)?\s*([A-Za-z0-9_.-]+)")
 # `cuda129_mkl_py313_h7947483_302`, `cuda_py312_h4a51b5c_1` (conda-forge), `py3.11_cuda12.1_cudnn8.9.2_0` (pytorch).
@@ -81,32 +69,13 @@ def package_of(record: RepoDataRecord, channels: Sequence[Channel]) -> CondaPack
             "its channel gives no SHA-256 for it, so it cannot be locked",
             hint="index the channel again (`conda index`, `rattler-index`), or get the package from another one",
         )
-    tracked = fields.get("track_features") or ()
-    if isinstance(tracked, str):
-        tracked = re.findall(r"[^\s,]+", tracked)
-    same: dict[str, Any] = {
-        key: fields.get(key) for key in (*_REQUIRED, *_OPTIONAL, "build", "features", "md5", "sha256")
-    }
-    package = CondaPackage(
-        **same,
-        channel=channel_name(home, channels),
-        filename=record.file_name,
-        url=url,
-        size_bytes=fields.get("size"),
-        timestamp_ms=fields.get("timestamp"),
-        depends=tuple(fields.get("depends", ())),
-        constrains=tuple(fields.get("constrains", ())),
-        noarch=fields.get("noarch") or "",
-        track_features=tuple(tracked),
-    )
-    for key, form in _FORMS:
-        value = getattr(package, key)
-        if value is not None and not form.fits(value):
-            raise ChannelError(
-                repr(url),
-                f"its record in the channel has the {key} {value!r}, which is not {form.words}",
-                hint="report it to the channel's operator, or get the package from another one",
-            )
+    package = adopt.package_of(fields, record.file_name, channel_name(home, channels), url)
+    if wrong := adopt.wrong_field(package):
+        raise ChannelError(
+            repr(url),
+            f"its record in the channel has {wrong}",
+            hint="report it to the channel's operator, or get the package from another one",
+        )
     return package
 
 
