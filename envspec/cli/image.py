@@ -17,6 +17,8 @@ from envspec.report import IMAGE_DIFF, IMAGE_SUMMARY, IMAGE_VERIFICATION
 from envspec.structs import replace
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from envspec.context import Context
     from envspec.diagnostics.image_summary import ImageSummary
     from envspec.models import Lock, Platform
@@ -159,13 +161,18 @@ def diff(first: str, second: str, platform: Platform | None, mirrors: Sequence[s
 @options.LOCK
 @click.option("--deep", is_flag=True, help="Read all layers, and compare their files.")
 @options.platform_option(options.IMAGE_PLATFORMS, "Platform, if an image has several (default: this machine's).")
+@options.path_option(
+    "--python", "PATH", "An interpreter of the locked version that compiles modules (default: found automatically)."
+)
 @options.MIRROR
 @options.UNCONFINED
 @options.OFFLINE
 @options.jobs("layers to read and files to fetch", "the number of processors")
 @options.combined(*IMAGE, ENTRYPOINT)
 @output.output(IMAGE_VERIFICATION)
-def verify(reference: str, lock: str, deep: bool, platform: Platform | None, **chosen: Any) -> Result:
+def verify(
+    reference: str, lock: str, deep: bool, platform: Platform | None, python: Path | None, **chosen: Any
+) -> Result:
     """Check that an image was built from LOCK: its packages, config, base and ID.
 
     REF is an image in a registry, an OCI layout, or a tar. By default no layer is read, and nothing is fetched but
@@ -180,7 +187,8 @@ def verify(reference: str, lock: str, deep: bool, platform: Platform | None, **c
 
     depth = Depth.FILES if deep else Depth.DOCUMENTS
     with TerminalReporter("image verify") as reporter:
-        found = verify(reference, lock, platform, options.context_of(chosen, reporter), depth)
+        context = options.context_of(chosen, reporter)
+        found = verify(reference, lock, platform, context, depth, python=python and python.absolute())
     if found.is_same:
         return in_formats(IMAGE_VERIFICATION, found)
     error = ImageDiffers(

@@ -39,7 +39,7 @@ from envspec.image.layers.types import Compression, Image, Layer, LayerSource
 from envspec.image.libraries import LibraryObserver
 from envspec.image.options import Bytecode, ImageOptions, ImageParts, ImageStage
 from envspec.image.services import ServicesSource, has_pip, services_config
-from envspec.image.sources.bytecode import PycCompiler, find_compiler
+from envspec.image.sources.bytecode import NoCompiler, PycCompiler, find_compiler
 from envspec.image.sources.system import SystemLayerRequest, SystemSource, build_system_layer
 from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
 from envspec.io.cache import as_cache_error
@@ -318,6 +318,12 @@ class ImageBuilder:
             own=python.own_build(target.python, target.platform, resolution.conda),
             other=python.other_build(target.python),
         )
+        if self._options.parts is ImageParts.PACKAGES and found.version != target.python.version:
+            # Its bytecode may be other, and is no difference of what is compared.
+            raise NoCompiler(
+                f"this machine has no Python {target.python.version} to compile modules with",
+                hint=f"use --python PATH (`uv python install {target.python.version}` fetches one)",
+            )
         return replace(found, cancel=self._cancel)
 
     def _conflict_mark(self, plan: _Plan) -> Path:

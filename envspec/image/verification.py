@@ -36,8 +36,8 @@ class ImageDrift(Enum):
     """A kind of difference. field: the part of the image. text: names a finding's path, expected and found."""
 
     PLATFORM = "platform", "config", "the image is for {found}, the lock for {expected}"
-    LABEL = "label", "label", "{path} is {found}, the lock gives {expected}"
-    CONFIG = "config", "config", "{path} is {found}, the lock gives {expected}"
+    LABEL = "label", "label", "{path}: {found}; from the lock: {expected}"
+    CONFIG = "config", "config", "{path}: {found}; from the lock: {expected}"
     CONFIG_BYTES = "config-bytes", "config", "its bytes differ, its values are the same"
     BASE = "base", "base", "its layers are not those of the locked base, {expected}"
     LAYER = "layer", "layer", "layer `{path}` has the content {found}, the lock gives {expected}"

@@ -64,7 +64,11 @@ async def open_image(name: str, platform: Platform, context: Context) -> AsyncIt
         yield found
         return
     if not is_in_a_registry(name):
-        raise NoImage(name, "there is no tar or OCI layout at this path, and no host or tag of a registry in it")
+        raise NoImage(
+            name,
+            "there is no tar or OCI layout at this path, and no host or tag of a registry in it",
+            "name an image in a registry with its tag: python:3.12; a tar, or an OCI layout",
+        )
     if context.is_offline:
         raise OfflineMiss(name, "name a tar or an OCI layout, or run with a network")
     async with Session(context) as session:

@@ -69,7 +69,13 @@ class Depth(Enum):
 
 
 def verify(
-    reference: str, lock: str, platform: Platform | None, context: Context, depth: Depth = Depth.DOCUMENTS
+    reference: str,
+    lock: str,
+    platform: Platform | None,
+    context: Context,
+    depth: Depth = Depth.DOCUMENTS,
+    *,
+    python: Path | None = None,
 ) -> ImageVerification:
     """Compare an image in a registry, a layout or a tar with a lock.
 
@@ -77,16 +83,19 @@ def verify(
     lock's image is made of is in the cache. By its files, what is missing is fetched or built.
 
     platform: of an index, by default this machine's.
+    python: an interpreter of the locked version, by default found automatically.
 
     Raises:
         NoImage: it can't be read. UsageError, DamagedLock: the lock can't be read. NetworkError: the registry does not
             return the image.
     """
     context = replace(context, reporter=ReporterOf(progress=context.reporter.progress))
-    return run_interruptible(_verify(reference, lock, platform or this_platform(), context, depth))
+    return run_interruptible(_verify(reference, lock, platform or this_platform(), context, depth, python))
 
 
-async def _verify(reference: str, lock: str, platform: Platform, context: Context, depth: Depth) -> ImageVerification:
+async def _verify(
+    reference: str, lock: str, platform: Platform, context: Context, depth: Depth, python: Path | None
+) -> ImageVerification:
     async with open_image(reference, platform, context) as image:
         config = dict(read_json(image.config, "application/json", where=image.name))
         words = (config.get("os"), config.get("architecture"))
@@ -99,7 +108,8 @@ async def _verify(reference: str, lock: str, platform: Platform, context: Contex
             return result
         subject = _subject_of(image, config, locked, platform)
         has_id = image.id in _known_ids(lock, locked, platform, context)
-        await _compare(subject, context, depth, result, has_id=has_id)
+        options = replace(image_options(locked, [platform], python=python), parts=ImageParts.PACKAGES)
+        await _compare(subject, options, context, depth, result, has_id=has_id)
         return result
 
 
@@ -167,7 +177,13 @@ def _known_ids(name: str, lock: Lock, platform: Platform, context: Context) -> s
 
 
 async def _compare(
-    subject: _Subject, context: Context, depth: Depth, result: ImageVerification, *, has_id: bool
+    subject: _Subject,
+    options: ImageOptions,
+    context: Context,
+    depth: Depth,
+    result: ImageVerification,
+    *,
+    has_id: bool,
 ) -> None:
     wrong: list[Layer] = []
     if depth is Depth.FILES:
@@ -176,7 +192,7 @@ async def _compare(
         result.compared += ["labels", "config", "base", "layers", "image ID"]
     async with AsyncExitStack() as stack:
         if not has_id or wrong:
-            expected = await _expect(subject, context, depth, stack)
+            expected = await _expect(subject, options, context, depth, stack)
             if not has_id:
                 _compare_documents(subject, expected, result)
             if depth is Depth.FILES:
@@ -201,8 +217,9 @@ class _Expected(Struct):
     failed: EnvspecError | None = None
 
 
-async def _expect(subject: _Subject, context: Context, depth: Depth, stack: AsyncExitStack) -> _Expected:
-    options = replace(image_options(subject.lock, [subject.platform]), parts=ImageParts.PACKAGES)
+async def _expect(
+    subject: _Subject, options: ImageOptions, context: Context, depth: Depth, stack: AsyncExitStack
+) -> _Expected:
     expected = _Expected(options)
     context = with_mirrors_of(subject.lock, context)
     timeouts = context.timeouts

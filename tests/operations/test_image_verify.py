@@ -631,6 +631,25 @@ def test_a_layer_of_system_packages_is_compared_with_its_record(scene: Scene) ->
     assert "apt: git" in [each["path"] for each in found["findings"] if each["code"] == "layer-missing"]
 
 
+# Bytecode
+
+
+def test_bytecode_is_compared_by_the_locked_python_alone(scene: Scene) -> None:
+    folder = scene.new_folder()
+    builder = scene.user_in(folder)
+    folder.mkdir(exist_ok=True)
+    place = builder.writes_lock(scene.lock_of(*WHEELS, python=replace(PYTHON, version=f"{SERIES}.99")))
+    builder.id_of(place, "--layout", "layout")
+    builder.id_of(place, "--layout", "without", "--no-compile-bytecode")
+    shutil.rmtree(builder.cache / "image-known")
+    shutil.rmtree(builder.cache / "image-layers")
+    ran = builder.image("verify", "layout", place)
+    assert ran.status == 0 and f"no Python {SERIES}.99" in ran.stdout, ran.stdout
+    assert "--python" in refused(builder.image("verify", "layout", place, "--deep"), 6)
+    ran = builder.image("verify", "without", place, "--deep")
+    assert ran.status == 0 and "image ID, files" in ran.stdout, ran.stdout + ran.stderr
+
+
 # conda's packages, and files that several wheels have
 
 
