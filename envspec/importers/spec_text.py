@@ -172,7 +172,10 @@ class _SpecWriter(TableWriter):
                 self._correct(each.source, Outcome.OUTSIDE, "envspec installs packages itself")
             elif each.source not in of_images:
                 self._refuse(each, f"{name} has all packages of the spec: add it to the project, and lock it there")
-        draft.dependencies, draft.constraints, draft.overrides = [], [], []
+        for base in draft.bases:
+            reason = f"{name} has all packages, so those of this base do not count: envspec chooses another base"
+            self._correct(base.source, Outcome.TRANSLATED, reason)
+        draft.dependencies, draft.constraints, draft.overrides, draft.bases = [], [], [], []
         # Of a base image, whose packages the spec's Python does not see.
         draft.versions = {each: version for each, version in draft.versions.items() if each in draft.locked}
 

@@ -406,7 +406,8 @@ def test_a_lock_has_all_packages_of_the_spec(tmp_path: Path) -> None:
 
 def test_what_is_not_in_the_lock_is_lost(tmp_path: Path) -> None:
     made = adopting(tmp_path, "flash-attn", starts=[Clue("tensorboard", LABEL, "CMD")])
-    made.add(TAG, "FROM pytorch/pytorch:2.9.1", Outcome.TRANSLATED)
+    made.add(TAG, "FROM nvcr.io/nvidia/pytorch:25.01-py3", Outcome.TRANSLATED)
+    made.draft.bases.append(Clue("nvcr.io/nvidia/pytorch:25.01-py3", TAG, "FROM"))
     made.draft.dependencies += [DraftRequirement("torch==2.9.1", TAG)]
     project = Source("Dockerfile", 2)
     made.add(project, "pip install .", Outcome.TRANSLATED)
@@ -426,6 +427,8 @@ def test_what_is_not_in_the_lock_is_lost(tmp_path: Path) -> None:
     assert lost == [("requirements.txt:1", reason), ("Dockerfile:4", extra)]
     others = [each.reason for each in made.ledger if each.outcome is Outcome.OUTSIDE]
     assert others == [own, "envspec installs packages itself"]
+    assert spec.image.base is None
+    assert made.ledger[1].reason.startswith("uv.lock has all packages, so those of this base do not count")
     made.draft.conda.append(("numpy", ""))
     with pytest.raises(UsageError, match="those of conda, and the sources have both"):
         written(made, tmp_path)
