@@ -22,6 +22,7 @@ from packaging.version import InvalidVersion, Version
 from envspec.adopt.markers import in_brackets, without_extras
 from envspec.adopt.rows import ForeignLock, LockedFile, Row, Selection, index_name
 from envspec.adopt.selected import (
+    Malformed,
     check_names,
     chosen,
     chosen_groups,
@@ -31,6 +32,7 @@ from envspec.adopt.selected import (
     name_of,
     project_beside,
     read_document,
+    tables_of,
     usable,
 )
 from envspec.credentials import without_credentials
@@ -87,13 +89,9 @@ def read(path: Path, selection: Selection) -> ForeignLock:
         )
     try:
         return _Lock(path, document, project).read(selection)
-    except (InvalidMarker, InvalidRequirement, InvalidSpecifier, InvalidVersion, _BadEntry) as error:
+    except (InvalidMarker, InvalidRequirement, InvalidSpecifier, InvalidVersion, Malformed) as error:
         problem = str(error).partition("\n")[0]
         raise UsageError(f"{path} can't be read: {problem}", hint="run `poetry lock`") from None
-
-
-class _BadEntry(ValueError):
-    """A part of the lock that is not of Poetry's form."""
 
 
 class _Lock:
@@ -102,7 +100,7 @@ class _Lock:
         self.project = project
         self.tool = table_of(project, "tool", "poetry")
         self.requires_python = _python(str(table_of(document, "metadata").get("python-versions", "")))
-        self.packages = [_package(each, path) for each in list_of(document, "package")]
+        self.packages = [_package(each, path) for each in tables_of(document, "package")]
         self.by_name: dict[str, list[_Package]] = {}
         for package in self.packages:
             self.by_name.setdefault(package.row.name, []).append(package)
@@ -175,7 +173,7 @@ class _Lock:
                     yield replace(edge, marker=marker)
         for extra, lines in table_of(self.project, "project", "optional-dependencies").items():
             if normalised(extra) in extras:
-                yield from map(_edge_of_line, map(str, lines))
+                yield from map(_edge_of_line, map(str, lines if isinstance(lines, list) else []))
         tables = [("dev", table_of(self.tool, "dev-dependencies"))]
         for group, table in table_of(self.tool, "group").items():
             tables.append((normalised(group), table_of(table, "dependencies")))
@@ -236,7 +234,7 @@ class _Lock:
             places = self._walk(roots, at, before, required)
             if before == required:
                 return places
-        raise _BadEntry("its packages exclude each other")
+        raise Malformed("its packages exclude each other")
 
     def _walk(
         self, roots: list[_Edge], at: int, before: Mapping[str, set[_Edge]], required: dict[str, set[_Edge]]
@@ -269,7 +267,7 @@ class _Lock:
         fitting = [package for package in several if all(_fits(package, each) for each in edges)]
         fitting = fitting or [package for package in several if _fits(package, edge)]
         if not fitting:
-            raise _BadEntry(f"no {edge.name} of it fits {edge.version}")
+            raise Malformed(f"no {edge.name} of it fits {edge.version}")
         return max(fitting, key=lambda package: Version(package.row.version))
 
 
@@ -322,7 +320,7 @@ def _base_name(line: object) -> str:
 def _package(table: Table, path: Path) -> _Package:
     name, version, source = normalised(str(table.get("name"))), str(table.get("version")), table_of(table, "source")
     if not (NAME.fits(name) and VERSION.fits(version)):
-        raise _BadEntry(f"{name} {version} is no name and version of a package")
+        raise Malformed(f"{name} {version} is no name and version of a package")
     kind, url = str(source.get("type", "")), without_credentials(str(source.get("url", "")))
     if kind in ("file", "hg"):
         raise UsageError(
@@ -336,7 +334,7 @@ def _package(table: Table, path: Path) -> _Package:
     elif kind == "directory":
         row = Row(name, version, LOCAL, source=url)
     else:
-        listed = list_of(table, "files")
+        listed = tables_of(table, "files")
         row = replace(row, files=usable(_file(each, url if kind == "url" else None) for each in listed))
         if kind == "url":
             row = replace(row, index=DIRECT_URL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import timezone
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from packaging.markers import Marker
@@ -16,6 +17,7 @@ from envspec.adopt.selected import (
     check_names,
     chosen,
     chosen_groups,
+    environments,
     git_source,
     index_of,
     left_out,
@@ -26,8 +28,10 @@ from envspec.adopt.selected import (
     usable,
 )
 from envspec.credentials import without_credentials
+from envspec.documents import list_of, table_of
 from envspec.errors import UsageError
 from envspec.models import DEFAULT_INDEX, DIRECT_URL, GIT, LOCAL, Platform, marker_values
+from envspec.names import normalised
 
 
 def read(path: Path, selection: Selection) -> ForeignLock:
@@ -36,8 +40,10 @@ def read(path: Path, selection: Selection) -> ForeignLock:
     Raises:
         UsageError: it can't be read, lacks what is selected, has a name twice, or a source that is not supported.
     """
+    document = read_document(path)
+    packages = [each for each in list_of(document, "packages") if not _is_excluded(each)]
     try:
-        lock = Pylock.from_dict(read_document(path))
+        lock = Pylock.from_dict({**document, "packages": packages} if packages else document)
     except PylockValidationError as error:
         raise UsageError(
             f"{path} is not a pylock.toml of version 1: {error}", hint="export it again with the tool that wrote it"
@@ -69,6 +75,19 @@ def read(path: Path, selection: Selection) -> ForeignLock:
         tuple(sorted(rows, key=lambda row: row.name)),
         left_out(names, (all_extras, extras), (all_groups, groups)),
     )
+
+
+def _is_excluded(table: Any) -> bool:
+    """Whether a package has neither files nor a source, nor an environment: uv writes these for what overrides with
+    `sys_platform == 'never'` exclude, and packaging refuses them.
+    """
+    if not {"wheels", "sdist", "archive", "vcs", "directory"}.isdisjoint(table_of(table)):
+        return False
+    try:
+        marker = Marker(str(table_of(table).get("marker", "")))
+        return not any(map(marker.evaluate, environments("", list(Platform))))
+    except (KeyError, ValueError):
+        return False
 
 
 def _choose(extras: Collection[str], groups: Collection[str]) -> str:
@@ -118,9 +137,9 @@ def _row(package: Package, marker: str, path: Path) -> Row:
 def _file(each: PackageWheel | PackageSdist | PackageArchive, package: Package, path: Path) -> LockedFile:
     if not each.url:
         raise _unsupported(package, f"a file of this machine, {each.path}", path)
-    if isinstance(each, PackageArchive):
-        filename = unquote(urlsplit(each.url).path.rpartition("/")[2])
-    else:
+    filename = unquote(urlsplit(each.url).path.rpartition("/")[2])
+    # uv normalises the names of files: indexes have that in the URL.
+    if not isinstance(each, PackageArchive) and normalised(filename) != normalised(each.filename):
         filename = each.filename
     url = without_credentials(each.url.partition("#")[0])
     uploaded = each.upload_time

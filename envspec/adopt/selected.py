@@ -14,7 +14,7 @@ from packaging.utils import parse_sdist_filename, parse_wheel_filename
 
 from envspec.adopt.rows import ALL, LeftOut, LockedFile, Row, Selection
 from envspec.credentials import without_credentials
-from envspec.documents import MAX_TOML_BYTES, parse_toml, table_of
+from envspec.documents import MAX_TOML_BYTES, list_of, parse_toml, table_of
 from envspec.errors import UsageError
 from envspec.models import Platform, marker_values
 from envspec.names import COMMIT, RELEASE_FILE, normalised
@@ -23,6 +23,18 @@ from envspec.verifier.regular import read_regular
 PYPROJECT: Final = "pyproject.toml"
 #: Early and late patches of each series, for markers and specifiers.
 _PYTHONS: Final = tuple(f"3.{minor}.{patch}" for minor in range(8, 16) for patch in (0, 12))
+
+
+class Malformed(ValueError):
+    """A part of a lock or a pyproject.toml that is not of its form."""
+
+
+def tables_of(value: Any, *keys: str) -> list[Mapping[str, Any]]:
+    """A list of tables within tables; empty if there is none. Raises Malformed: an item is no table."""
+    found = list_of(value, *keys)
+    if not all(isinstance(each, Mapping) for each in found):
+        raise Malformed(f"{'.'.join(keys)} is no list of tables")
+    return found
 
 
 def text_of_file(path: Path) -> str:

@@ -36,7 +36,7 @@ from packaging.markers import InvalidMarker, Marker
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from envspec.adopt.selected import PYPROJECT, environments, project_beside, read_document
+from envspec.adopt.selected import PYPROJECT, Malformed, environments, project_beside, read_document, tables_of
 from envspec.credentials import without_credentials
 from envspec.documents import list_of, table_of
 from envspec.errors import UsageError
@@ -100,7 +100,7 @@ def differences(path: Path) -> list[str] | None:
         if path.name == "uv.lock":
             return list(dict.fromkeys(_Workspace(path, document).differences()))
         return _of_poetry(path, document)
-    except (ExceptionGroup, InvalidMarker, InvalidRequirement, InvalidSpecifier) as error:
+    except (ExceptionGroup, InvalidMarker, InvalidRequirement, InvalidSpecifier, Malformed) as error:
         problem = " ".join(str(error).split())
         raise UsageError(f"{path.parent / PYPROJECT} or {path.name} is malformed: {problem}") from None
 
@@ -146,10 +146,10 @@ class _Workspace:
         self.lock = lock
         self.root = project_beside(path)
         self.folders: dict[str, Table] = {}
-        for package in list_of(lock, "package"):
+        for package in tables_of(lock, "package"):
             for kind in ("editable", "virtual", "directory"):
                 if folder := table_of(package, "source").get(kind):
-                    self.folders[os.path.normpath(folder)] = package
+                    self.folders[os.path.normpath(str(folder))] = package
         self.projects = {folder: project_beside(self.folder / folder / PYPROJECT) for folder in self.folders}
         self.members = set(map(_name, list_of(lock, "manifest", "members")))
         if not self.members and "." in self.folders:
@@ -166,7 +166,7 @@ class _Workspace:
             lines = list_of(self.root, "tool", "uv", setting)
             wanted = [_entry(Requirement(line), _UNKNOWN) for line in lines if isinstance(line, str)]
             if len(wanted) == len(lines):
-                yield from self._compared(PYPROJECT, {setting: wanted}, {setting: _locked(list_of(manifest, key))})
+                yield from self._compared(PYPROJECT, {setting: wanted}, {setting: _locked(tables_of(manifest, key))})
         if "project" not in self.root:
             locked = table_of(manifest, "dependency-groups")
             yield from self._compared(PYPROJECT, *self._groups(".", self.root, locked))
@@ -214,7 +214,7 @@ class _Workspace:
         for name in extras:
             extra = normalised(name)
             entries += self._wanted(list_of(extras, name), folder, {"extra": extra}, f"extra == '{extra}'")
-        wanted, locked = _by_extra(entries), _by_extra(_locked(list_of(metadata, "requires-dist")))
+        wanted, locked = _by_extra(entries), _by_extra(_locked(tables_of(metadata, "requires-dist")))
         if "provides-extras" in metadata:
             for scopes, names in ((wanted, extras), (locked, list_of(metadata, "provides-extras"))):
                 for name in names:
@@ -238,7 +238,7 @@ class _Workspace:
         lines: dict[str, list[Any]] = {normalised(name): list(resolver.resolve(name)) for name in tables}
         if older := list_of(project, "tool", "uv", "dev-dependencies"):
             lines["dev"] = lines.get("dev", []) + older
-        locked = {normalised(name): _locked(list_of(metadata, name)) for name in metadata}
+        locked = {normalised(name): _locked(tables_of(metadata, name)) for name in metadata}
         for name in table_of(project, "tool", "uv", "dependency-groups"):
             lines.pop(normalised(name), None)
             locked.pop(normalised(name), None)
@@ -289,7 +289,7 @@ class _Workspace:
         is_member = folder == "." or _name_of(table_of(project, "project")) in self.members
         found = []
         for line in lines:
-            required = Requirement(line) if isinstance(line, str) else line
+            required = line if isinstance(line, Requirement) else Requirement(str(line))
             if required.url or not is_member:
                 found.append(_entry(required, _address(required.url or ""), marker))
                 continue
@@ -314,7 +314,7 @@ class _Workspace:
             return without_credentials(str(source["url"]))
         if "path" in source:
             return os.path.normpath(Path(base, str(source["path"])))
-        for each in (*list_of(project, "tool", "uv", "index"), *list_of(self.root, "tool", "uv", "index")):
+        for each in (*tables_of(project, "tool", "uv", "index"), *tables_of(self.root, "tool", "uv", "index")):
             if "index" in source and each.get("name") == source["index"]:
                 return _index(str(each.get("url")))
         for member, package in self.folders.items():
@@ -401,7 +401,7 @@ def _sources(name: str, project: Table) -> list[Table]:
     """What [tool.uv.sources] has for a name."""
     for each, value in table_of(project, "tool", "uv", "sources").items():
         if normalised(each) == normalised(name):
-            return value if isinstance(value, list) else [value]
+            return tables_of({name: value if isinstance(value, list) else [value]}, name)
     return []
 
 

@@ -208,6 +208,8 @@ def test_what_the_project_requires_in_locks_of_poetry_1(
         (package("a", more='[package.source]\ntype = "file"\nurl = "x.whl"'), {}, "a is from x.whl, a file source"),
         (package("a", more='[package.source]\ntype = "git"\nurl = "x"'), {}, "not locked to a commit"),
         ("[[package]", {}, "is not TOML"),
+        ("package = [3]\n", {}, "can't be read: package is no list of tables"),
+        ("package = [{name = 'a', version = '1', files = [3]}]\n", {}, "can't be read: files is no list of tables"),
         (package("a", more='groups = ["main"]'), {"python": "3.x"}, "can't be read: .*3.x"),
         (
             POETRY_1.replace('version = "1.0"', 'version = "3.0"'),

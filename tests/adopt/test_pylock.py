@@ -152,6 +152,18 @@ def test_refused(tmp_path: Path, packages: str, head: str, selection: Selection,
         locked(tmp_path, packages or package("z"), head=head, selection=selection)
 
 
+def test_what_uv_writes(tmp_path: Path) -> None:
+    renamed = wheel("Big_Name").replace("{url", '{name = "big_name-1.0-py3-none-any.whl", url')
+    # Of an override, without files.
+    excluded = '[[packages]]\nname = "torch"\nversion = "1"\nmarker = "sys_platform == \'never\'"\n'
+    found = locked(tmp_path, package("big-name", renamed) + excluded)
+    assert [file.filename for row in found.rows for file in row.files] == ["Big_Name-1.0-py3-none-any.whl"]
+    with pytest.raises(UsageError, match="Exactly one of vcs, directory, archive must be set"):
+        locked(tmp_path, package("big-name", renamed) + excluded.replace("never", "linux"))
+    with pytest.raises(UsageError, match="Exactly one of vcs, directory, archive must be set"):
+        locked(tmp_path, package("big-name", renamed) + excluded.replace("sys_platform == 'never'", "'x' in extras"))
+
+
 def test_another_version_of_the_format(tmp_path: Path) -> None:
     path = tmp_path / "pylock.toml"
     path.write_text('lock-version = "2.0"\ncreated-by = "x"\npackages = []\n', encoding="utf-8")

@@ -237,10 +237,20 @@ def test_formats_with_nothing_to_compare(tmp_path: Path, name: str) -> None:
     assert differences(tmp_path / name) is None
 
 
-def test_malformed(tmp_path: Path) -> None:
-    (tmp_path / "uv.lock").write_text(
-        "version = 1\n[[package]]\nname = 'a'\nsource = {editable = '.'}\n", encoding="utf-8"
-    )
-    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'a'\ndependencies = ['b=1']\n", encoding="utf-8")
-    with pytest.raises(UsageError, match=r"is malformed: Expected semicolon .* b=1"):
+@pytest.mark.parametrize(
+    ("lock", "project", "problem"),
+    [
+        ("", "dependencies = ['b=1']", "Expected semicolon .* b=1"),
+        ("", "dependencies = ['b']\n[tool.uv.sources]\nb = 3", "b is no list of tables"),
+        ("", "[dependency-groups]\na = [{include-group = 'b'}]", "dependency-groups"),
+        ("[manifest]\noverrides = [3]", "", "overrides is no list of tables"),
+        ("[package.metadata]\nrequires-dist = [{name = 'b', specifier = '1'}]", "", "Invalid specifier"),
+        ("[package.metadata]\nrequires-dist = [{name = 'b', marker = '1'}]", "dependencies = ['b']", "marker"),
+    ],
+)
+def test_malformed(tmp_path: Path, lock: str, project: str, problem: str) -> None:
+    text = "version = 1\n[[package]]\nname = 'a'\nsource = {editable = '.'}\n"
+    (tmp_path / "uv.lock").write_text(text + lock, encoding="utf-8")
+    (tmp_path / "pyproject.toml").write_text(f"[project]\nname = 'a'\n{project}\n", encoding="utf-8")
+    with pytest.raises(UsageError, match=f"is malformed: .*{problem}"):
         differences(tmp_path / "uv.lock")
