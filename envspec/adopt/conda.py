@@ -99,6 +99,10 @@ def rows_of(platform: Platform, packages: Iterable[CondaPackage], problems: Iter
             unusable.append(f"{shown} has {wrong}")
         elif package.subdir not in (platform.value, "noarch"):
             unusable.append(f"{shown}: it is for {package.subdir}")
+        elif unquote(package.url).rsplit("/", 2)[1:] != [package.subdir, package.filename]:
+            unusable.append(f"{shown}: {package.url} is not its archive of {package.subdir}")
+        elif package.filename not in (f"{package.file_stem}.conda", f"{package.file_stem}.tar.bz2"):
+            unusable.append(f"{shown}: {package.filename} is not a file of {package.file_stem}")
         elif other is not None and other != package:
             unusable.append(f"{shown}: {other.version} ({other.build}) is locked beside it")
         else:

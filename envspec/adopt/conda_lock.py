@@ -115,7 +115,7 @@ def _pip_row(package: Value, platform: Platform, path: Path) -> Row:
         address, _, commit = url.removeprefix("git+").rpartition("@")
         source = git_source(path, name, address, commit)
         return Row(normalised(name), version, GIT, marker=marker_of(platform), source=source)
-    if "://" not in url:
+    if not url.startswith(("https://", "http://")):
         problem = f"{path}: {name} is {url}, which no other machine has"
         raise UsageError(problem, hint="name it by a URL, and lock again")
     return file_row(name, version, url, package.get("hash", "sha256").text, platform)

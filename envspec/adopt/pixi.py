@@ -128,7 +128,7 @@ def _row(package: PypiLockedPackage, platform: Platform, path: Path) -> Row:
         url, _, query = where.partition("?")
         source = git_source(path, name, url, commit, parse_qs(query).get("subdirectory", [""])[0])
         return Row(name, version, GIT, marker=marker, source=source)
-    if "://" in location:
+    if location.startswith(("https://", "http://")):
         return file_row(name, version, location, _sha256(package), platform)
     if RELEASE_FILE.fits(Path(location).name):
         problem = f"{path}: {name} is the file {location}, which no other machine has"

@@ -130,6 +130,7 @@ def test_commits_and_folders_of_pixi(tmp_path: Path) -> None:
     [
         (Wheel("tool", "git+https://git.example.com/tool.git?rev=main"), "is not locked to a commit"),
         (Wheel("tool", "./wheels/tool-1.0-py3-none-any.whl"), "which no other machine has"),
+        (Wheel("tool", "file:///srv/tool-1.0-py3-none-any.whl"), "which no other machine has"),
     ],
 )
 def test_sources_of_pixi_that_are_refused(tmp_path: Path, package: Wheel, problem: str) -> None:
@@ -251,12 +252,31 @@ def test_a_commit_of_conda_lock(tmp_path: Path) -> None:
         ("version: 1\npackage: []\n", "has no packages for linux-64"),
         ("version: 1\npackage:\n- name: a\n  version: '1'\n", "yml:3: a package without url"),
         (conda_lock({"linux-64": [Wheel("own", "./own")]}), "own is ./own, which no other machine has"),
+        (conda_lock({"linux-64": [Wheel("own", "file:///own.whl")]}), "own is file:///own.whl, which no other machine"),
     ],
 )
 def test_a_conda_lock_that_can_not_be_read(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem) as caught:
         written(tmp_path, "conda-lock.yml", text)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (f"noarch/{GREET.filename}", "noarch/python-3.12.11-h0_0.conda"),
+        (f"noarch/{GREET.filename}", "noarch/greet-1.1-pyhd8ed1ab_1.conda"),
+        ("name: greet", "name: other"),
+        ("name: greet", "name: ../greet"),
+        ("/noarch/greet", "/linux-aarch64/greet"),
+    ],
+)
+def test_a_conda_package_by_another_archive(tmp_path: Path, old: str, new: str) -> None:
+    text = conda_lock({"linux-64": (Conda(GREET),)})
+    assert old in text
+    found = written(tmp_path, "conda-lock.yml", text.replace(old, new))
+    assert found.conda[LINUX].packages == ()
+    assert len(found.conda[LINUX].problems) == 1
 
 
 def test_a_conda_lock_without_sha256(tmp_path: Path) -> None:

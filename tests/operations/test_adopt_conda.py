@@ -191,6 +191,13 @@ def test_packages_without_a_hash_and_twice(scene: Scene) -> None:
     assert "(pyhd8ed1ab_0) is locked beside it" in message
 
 
+@pytest.mark.parametrize("kind", ["pixi", "conda_lock"])
+def test_a_conda_package_for_a_newer_glibc(scene: Scene, kind: str) -> None:
+    message = refused(scene.user().runs("fit", getattr(scene, kind)(*scene.packages("modernlib"))), 4)
+    assert "and glibc 2.36 as it is locked" in message
+    assert "modernlib 2.0 requires __glibc >=2.41" in message
+
+
 def test_a_lock_without_python_and_of_another_platform(scene: Scene) -> None:
     assert "no conda package `python`" in refused(scene.user().runs("fit", scene.pixi(names=("tzdata",))), 4)
     words = ("--platform", "linux-aarch64")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
@@ -116,7 +117,7 @@ def adopted_packages(found: ForeignLock, target: Target, spec: Spec) -> Resoluti
     environment = marker_environment(target)
     ranks = TagRanks(tuple(wheel_tags(target)))
     packages: dict[str, Package] = {}
-    problems: list[str] = []
+    problems = list(_of_newer_glibc(found.conda.get(target.platform, CondaRows()), target))
     for row in found.rows:
         if not _holds(row.marker, environment):
             continue
@@ -168,6 +169,14 @@ def adopted_conda(found: ForeignLock, spec: Spec) -> CondaResult:
     result = CondaResult(packages, found.channels)
     _check_conda_python(found, spec, result.pythons)
     return result
+
+
+def _of_newer_glibc(rows: CondaRows, target: Target) -> Iterator[str]:
+    for package in rows.packages:
+        for text in package.depends:
+            needed = re.match(r"__glibc >=(\d+)\.(\d+)", text)
+            if needed and target.glibc and target.glibc < (int(needed[1]), int(needed[2])):
+                yield f"{package.name} {package.version} requires {text}"
 
 
 def _with_dependents(packages: Sequence[CondaPackage]) -> tuple[CondaPackage, ...]:
