@@ -114,7 +114,7 @@ def adopt_lock(path: Path, words: Mapping[str, Any], context: Context, platforms
         (place / SOURCE_FILE).write_text(str(path), encoding="utf-8")
         kept.write(_WARNINGS, warnings)
         write_folder(folder, files)
-    return Adopted(folder, found, tuple(warnings), _unwritten(path, own, words))
+    return Adopted(folder, found, tuple(warnings), _unwritten(path, own, words, document))
 
 
 def _is_whole(folder: Path) -> bool:
@@ -164,13 +164,22 @@ def _pip(path: Path, own: Mapping[str, Any], words: Mapping[str, Any]) -> dict[s
     return pip | dict(words.get("pip", {}))
 
 
-def _unwritten(path: Path, own: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """What selects a lock and is not in [tool.envspec]; nothing if the command line selects nothing."""
+def _unwritten(
+    path: Path, own: Mapping[str, Any], words: Mapping[str, Any], document: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Mapping[str, Any]]:
+    """What selects a lock and is not in [tool.envspec]; nothing if the command line selects nothing.
+
+    document: the whole spec.
+    """
     # `lock` is of one run, and no table of a spec.
     selected = {name: values for name, values in words.items() if name != "lock"}
     if not selected:
         return {}
     selected["pip"] = {"from": path.name, **selected.get("pip", {})}
+    # Chosen here, but not by `envspec lock`, which gives the same image with them.
+    selected["env"] = {"python": document["env"]["python"], **selected.get("env", {})}
+    if "project" in document.get("image", {}):
+        selected["image"] = {"project": document["image"]["project"], **selected.get("image", {})}
     found: dict[str, Mapping[str, Any]] = {}
     for name in ("pip", *_TABLES):
         values, written = selected.get(name, {}), table_of(own, name)

@@ -47,24 +47,28 @@ def archives() -> Iterator[dict[str, str]]:
         yield {_FOLDER: folder, _URL: f"http://{server.host}/{_NAME}"}
 
 
-def main(spec: Path) -> None:
-    """Rewrite the spec."""
+def fact(root: str) -> str:
+    """The row of `[[facts.python]]`. root: of the spec in its file, with a dot at its end; empty: all of the file."""
     path = Path(os.environ[_FOLDER], _NAME)
     if not path.exists():
         standalone.write(path, standalone.of_running())
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-    root = ".".join((*root_of(spec), ""))
-    row = (
+    return (
         f'\n[[{root}facts.python]]\nversion = "{standalone.VERSION}"\nplatform = "linux-64"\nbuild = "20200101"\n'
         f'url = "{os.environ[_URL]}"\nsha256 = "{sha256}"\nsource = "the Python that runs the tests"\n'
     )
+
+
+def main(spec: Path) -> None:
+    """Rewrite the spec."""
+    root = ".".join((*root_of(spec), ""))
     # Of a series, the newest patch would be taken.
     exact = f'python = "{standalone.VERSION}"\npython_source = "standalone"'
     text = re.sub(r'(?m)^python(_source)? = ".*"\n', "", spec.read_text(encoding="utf-8"))
     table = f"[{root}env]\n"
     if table not in text:
         text = f"{text}\n{table}"
-    spec.write_text(text.replace(table, f"{table}{exact}\n", 1) + row, encoding="utf-8")
+    spec.write_text(text.replace(table, f"{table}{exact}\n", 1) + fact(root), encoding="utf-8")
 
 
 if __name__ == "__main__":

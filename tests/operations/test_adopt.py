@@ -81,3 +81,20 @@ def test_what_would_choose_packages_is_refused(tmp_path: Path) -> None:
 def test_a_spec_that_is_locked_without_the_lock_does_not_count(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.envspec.pip]\ndependencies = ["einops"]\n', encoding="utf-8")
     assert adopted(tmp_path, pylock("six-1.17.0-py3-none-any.whl")).warnings == ()
+
+
+def test_what_to_keep_has_all_that_lock_would_not_choose(tmp_path: Path) -> None:
+    project = '[project]\nname = "app"\nversion = "1"\n\n[build-system]\nrequires = []\n'
+    (tmp_path / "pyproject.toml").write_text(project, encoding="utf-8")
+    text = pylock("six-1.17.0-py3-none-any.whl")
+    assert adopted(tmp_path, text).unwritten == {}
+    wanted = {
+        "pip": {"from": "pylock.toml"},
+        "env": {"python": "3.12"},
+        "image": {"compiler": "none", "project": "wheel"},
+    }
+    words = {"image": {"compiler": "none"}}
+    assert adopted(tmp_path, text, words).unwritten == wanted
+    (tmp_path / "pyproject.toml").write_text(f'{project}\n[tool.envspec.env]\npython = "3.11"\n', encoding="utf-8")
+    del wanted["env"]
+    assert adopted(tmp_path, text, words).unwritten == wanted
