@@ -196,7 +196,7 @@ def test_help_of_a_command(envspec: Envspec, name: str) -> None:
     ("words", "said"),
     [
         (("frobnicate",), "no such command 'frobnicate'"),
-        (("explain", "--fromat", "json", "x"), "Did you mean '--format'"),
+        (("explain", "--formta", "json", "x"), "Did you mean '--format'"),
         (("diff", "one"), "missing argument 'NEW'"),
         (("diff", "one", "two", "three"), "three"),
         (("explain", "--format", "xml", "x"), "'xml' is not one of 'text', 'json'"),
