@@ -123,6 +123,15 @@ def test_one_image_whoever_builds_it(scene: Scene, kind: str) -> None:
     assert scene.user("second").id_of(lock, plain) != first
 
 
+def test_an_image_is_verified_by_its_lock(scene: Scene) -> None:
+    lock, user, layout = scene.pixi(scene.wheel), scene.user(), scene.folder / "layout"
+    succeeded(user.image("build", lock, "--no-compile-bytecode", "--layout", layout))
+    succeeded(user.image("verify", layout, lock))
+    message = user.image("verify", layout, scene.pixi())
+    assert message.status == 8
+    assert "alpha" in message.stdout
+
+
 def test_dry_run_reaches_no_channel(scene: Scene) -> None:
     lock, user = scene.pixi(scene.wheel), scene.user()
     ran = succeeded(user.image("build", lock, "--dry-run", "--offline"))
