@@ -122,9 +122,11 @@ def compare_config(expected: Mapping[str, Any], found: Mapping[str, Any], *, who
 def _values(value: object, path: str = "", depth: int = 3) -> Iterator[tuple[str, object]]:
     """(path, value) of a config's keys, and of its variables."""
     if path == _ENV and isinstance(value, list):
+        seen = set[str]()
         for variable in value:
             name, _, text = str(variable).partition("=")
-            yield f"{_ENV}.{name}", text
+            yield f"{_ENV}.{name}" + " (again)" * (name in seen), text
+            seen.add(name)
     elif isinstance(value, dict) and depth:
         for key, inner in value.items():
             yield from _values(inner, f"{path}.{key}" if path else key, depth - 1)

@@ -106,28 +106,36 @@ async def _verify(
             named = comma_separated(locked.linux_platforms), "/".join(map(str, words))
             result.findings.append(ImageFinding(ImageDrift.PLATFORM, "", "", *named))
             return result
-        subject = _subject_of(image, config, locked, platform)
-        has_id = image.id in _known_ids(lock, locked, platform, context)
         options = replace(image_options(locked, [platform], python=python), parts=ImageParts.PACKAGES)
-        await _compare(subject, options, context, depth, result, has_id=has_id)
+        subject = _subject_of(image, config, options)
+        has_id = image.id in _known_ids(lock, subject, context)
+        await _compare(subject, context, depth, result, has_id=has_id)
         return result
 
 
 class _Subject(Struct, frozen=True):
     """An image for a platform of the lock.
 
+    options: of the lock's image for this platform.
     below, system, above, code: its layers: of the base, of system packages, of the lock's packages, of the project's
     code.
     """
 
     image: FoundImage
     config: dict[str, Any]
-    lock: Lock
-    platform: Platform
+    options: ImageOptions
     below: tuple[Layer, ...]
     system: tuple[Layer, ...]
     above: tuple[Layer, ...]
     code: tuple[Layer, ...]
+
+    @property
+    def lock(self) -> Lock:
+        return self.options.lock
+
+    @property
+    def platform(self) -> Platform:
+        return self.options.platforms[0]
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -143,7 +151,8 @@ class _Subject(Struct, frozen=True):
         return digest_of(canonical(self.config | {"rootfs": rootfs, "history": self.config["history"][:-count]}))
 
 
-def _subject_of(image: FoundImage, config: dict[str, Any], lock: Lock, platform: Platform) -> _Subject:
+def _subject_of(image: FoundImage, config: dict[str, Any], options: ImageOptions) -> _Subject:
+    lock, platform = options.lock, options.platforms[0]
     layers = compared_of(image).layers
     if not all(is_digest(each.diff_id) and is_digest(each.blob.digest) for each in layers):
         raise NoImage(image.name, "a layer has no valid digest")
@@ -155,15 +164,16 @@ def _subject_of(image: FoundImage, config: dict[str, Any], lock: Lock, platform:
     last = OWN + ServicesSource(lock.image, "", has_pip(_resolution_of(lock, platform))).title
     if lock.image.has_code and last in titles:
         end = titles.index(last) + 1
-    return _Subject(image, config, lock, platform, layers[:own], layers[own:start], layers[start:end], layers[end:])
+    return _Subject(image, config, options, layers[:own], layers[own:start], layers[start:end], layers[end:])
 
 
 def _resolution_of(lock: Lock, platform: Platform) -> Resolution:
     return next(each for each in lock.resolutions if each.target.platform is platform)
 
 
-def _known_ids(name: str, lock: Lock, platform: Platform, context: Context) -> set[str]:
-    """IDs that the lock records, or that this machine has built."""
+def _known_ids(name: str, subject: _Subject, context: Context) -> set[str]:
+    """IDs that the lock records, or that this machine has built. name: of the lock, as the user wrote it."""
+    lock, platform = subject.lock, subject.platform
     found = set[str]()
     if not lock.image.has_code:
         found.update(row.id for row in lock.images if row.platform is platform)
@@ -177,13 +187,7 @@ def _known_ids(name: str, lock: Lock, platform: Platform, context: Context) -> s
 
 
 async def _compare(
-    subject: _Subject,
-    options: ImageOptions,
-    context: Context,
-    depth: Depth,
-    result: ImageVerification,
-    *,
-    has_id: bool,
+    subject: _Subject, context: Context, depth: Depth, result: ImageVerification, *, has_id: bool
 ) -> None:
     wrong: list[Layer] = []
     if depth is Depth.FILES:
@@ -192,7 +196,7 @@ async def _compare(
         result.compared += ["labels", "config", "base", "layers", "image ID"]
     async with AsyncExitStack() as stack:
         if not has_id or wrong:
-            expected = await _expect(subject, options, context, depth, stack)
+            expected = await _expect(subject, context, depth, stack)
             if not has_id:
                 _compare_documents(subject, expected, result)
             if depth is Depth.FILES:
@@ -217,10 +221,8 @@ class _Expected(Struct):
     failed: EnvspecError | None = None
 
 
-async def _expect(
-    subject: _Subject, options: ImageOptions, context: Context, depth: Depth, stack: AsyncExitStack
-) -> _Expected:
-    expected = _Expected(options)
+async def _expect(subject: _Subject, context: Context, depth: Depth, stack: AsyncExitStack) -> _Expected:
+    expected = _Expected(subject.options)
     context = with_mirrors_of(subject.lock, context)
     timeouts = context.timeouts
     if depth is Depth.DOCUMENTS:
@@ -228,12 +230,12 @@ async def _expect(
     clients = await stack.enter_async_context(Session(context, timeouts))
     manifests = ManifestCache(BlobStore(context.cache), clients.registry, context.connectivity, lambda: None)
     try:
-        expected.options = await with_bases(options, context)
+        expected.options = await with_bases(subject.options, context)
         expected.base = await base_at(*pinned_base(expected.options.lock, subject.platform), manifests)
         if depth is Depth.DOCUMENTS:
             context = replace(context, connectivity=Connectivity.OFFLINE)
             # Those of sources that the lock does not record are known once they are built.
-            if missing := [each for each in missing_wheels(options, context.cache) if not lacks_wheel(each)]:
+            if missing := [each for each in missing_wheels(subject.options, context.cache) if not lacks_wheel(each)]:
                 raise OfflineMiss(f"{missing[0].name} {missing[0].version}")
         await _build(subject, expected, context, stack)
     except EnvspecError as error:

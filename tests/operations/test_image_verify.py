@@ -26,6 +26,7 @@ from envspec.operations.image_verify import Depth, verify
 from envspec.registry.types import BadManifest
 from envspec.structs import replace
 from tests.operations.test_image_libraries import lay_system_layer
+from tests.security.test_output import CODES, is_clean
 from tests.support import preloaded
 from tests.support.builders import conda_packages
 from tests.support.builders.conda_channel import write
@@ -564,6 +565,20 @@ def test_documents_with_junk_are_refused_or_differ(scene: Scene) -> None:
             except (NoImage, BadManifest):
                 continue
             assert not found.is_same or documents[0] == config, (documents[number % 2], found)
+
+
+def test_what_an_image_says_acts_on_no_terminal(scene: Scene) -> None:
+    config = copy.deepcopy(scene.image.config)
+    config["config"]["Labels"]["envspec.name"] = f"name{CODES}"
+    config["config"]["Env"].append(f"X{CODES}={CODES}")
+    config["history"][-1]["created_by"] = f"envspec: {CODES}"
+    files = [(tarfile.TarInfo(f"opt/{CODES.partition('/')[0]}"), b"")]
+    layers = [*scene.image.layers[:-1], tar_with([*members_of(scene.image.layers[-1]), *files])]
+    layout = Image(config, layers).write(scene.new_folder())
+    for words in ((), ("--deep",), ("--format", "json")):
+        ran = scene.user.image("verify", layout, "lock", *words)
+        assert ran.status == 8 and "overwritten" in ran.stdout, ran
+        assert words[:1] == ("--format",) or is_clean(ran), ran
 
 
 # The project's code
