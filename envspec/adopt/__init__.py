@@ -6,6 +6,7 @@ A reader is a module with `read(path, selection)`, and a line in READERS.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from importlib import import_module
@@ -48,18 +49,28 @@ def read_lock(path: Path, selection: Selection) -> ForeignLock:
         OSError: it can't be read.
         UsageError: it is none that is known, or not of its form; what is selected of it does not exist.
     """
-    # In one run a lock is read for its hash and for its packages.
-    state = path.stat()
-    return _read(path, selection, (state.st_ino, state.st_size, state.st_mtime_ns))
-
-
-@lru_cache(maxsize=8)
-def _read(path: Path, selection: Selection, _state: tuple[int, ...]) -> ForeignLock:
     module = _reader_of(path.name)
     if module is None:
         raise UsageError(f"{path} is no lock that can be read", hint=f"these are: {', '.join(READERS)}")
-    found: ForeignLock = import_module(f"envspec.adopt.{module}").read(path, selection)
-    return found
+    if module != "uv":
+        found: ForeignLock = import_module(f"envspec.adopt.{module}").read(path, selection)
+        return found
+    # In one run a lock is read for its hash and for its packages, and each time uv would be run.
+    from envspec.adopt.uv import folders_of
+
+    text = path.read_text(encoding="utf-8", errors="replace")
+    states = [path.stat()]
+    for folder in (".", *folders_of(text)):
+        with suppress(OSError, ValueError):
+            states.append((path.parent / folder / "pyproject.toml").stat())
+    return _read_uv(path, selection, tuple((each.st_ino, each.st_size, each.st_mtime_ns) for each in states))
+
+
+@lru_cache(maxsize=8)
+def _read_uv(path: Path, selection: Selection, _states: tuple[tuple[int, ...], ...]) -> ForeignLock:
+    from envspec.adopt.uv import read
+
+    return read(path, selection)
 
 
 def selection_of(pip: Mapping[str, Any]) -> Selection:

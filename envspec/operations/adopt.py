@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from envspec import documents
@@ -92,7 +93,7 @@ def adopt_lock(path: Path, words: Mapping[str, Any], context: Context, platforms
     if platforms:
         document["env"]["platforms"] = sorted(platforms)
     text = "".join(toml_writer.table(name, values) for name, values in document.items() if isinstance(values, Mapping))
-    place = cache_root(context.environ) / ADOPTED / _key(path, text, words)
+    place = cache_root(context.environ) / ADOPTED / _key(path, text, words, found)
     folder = place / "lock"
     kept = JsonCache(place)
     warnings = kept.read_as(_WARNINGS, list[str])
@@ -265,7 +266,7 @@ def _described(left_out: Iterable[Any]) -> str:
     return ", ".join(f"{each.kind} {each.name}" for each in left_out)
 
 
-def _key(path: Path, text: str, words: Mapping[str, Any]) -> str:
+def _key(path: Path, text: str, words: Mapping[str, Any], found: ForeignLock) -> str:
     """Names all that the lock follows from: files that uv reads, settings, and what makes locks of them."""
     lock = path.read_bytes()
     digests = [hashlib.sha256(lock).hexdigest()]
@@ -273,6 +274,9 @@ def _key(path: Path, text: str, words: Mapping[str, Any]) -> str:
     for folder in sorted({".", *(each.decode(errors="replace") for each in members)}):
         with suppress(OSError, ValueError):
             digests.append(hashlib.sha256((path.parent / folder / PYPROJECT).read_bytes()).hexdigest())
+    # Requirements files include others.
+    rows = msgspec.json.encode([found.rows, found.indexes, found.links], order="deterministic")
+    digests.append(hashlib.sha256(rows).hexdigest())
     is_frozen = bool(words.get("lock"))
     values = [VERSION, FORMAT, facts_version(), str(path), text, is_frozen, *digests]
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()

@@ -98,3 +98,13 @@ def test_what_to_keep_has_all_that_lock_would_not_choose(tmp_path: Path) -> None
     (tmp_path / "pyproject.toml").write_text(f'{project}\n[tool.envspec.env]\npython = "3.11"\n', encoding="utf-8")
     del wanted["env"]
     assert adopted(tmp_path, text, words).unwritten == wanted
+
+
+def test_a_file_that_a_requirements_file_includes_counts(tmp_path: Path) -> None:
+    lock = tmp_path / "requirements.txt"
+    lock.write_text("-r pins.txt\n", encoding="utf-8")
+    context = Context(environ={"ENVSPEC_CACHE_DIR": str(tmp_path / "cache")}, home=tmp_path, cache=tmp_path / "cache")
+    for digest in (HASH, HASH[::-1]):
+        line = f"six @ https://files.example.com/six-1.17.0-py3-none-any.whl --hash=sha256:{digest}\n"
+        (tmp_path / "pins.txt").write_text(line, encoding="utf-8")
+        assert digest in (adopt_lock(lock, {}, context).folder / "envspec.lock").read_text(encoding="utf-8")
