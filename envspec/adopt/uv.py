@@ -165,7 +165,10 @@ def _exported(path: Path, selection: Selection, project: _Package) -> list[str]:
     )
     if done.returncode != 0:
         problem = done.stderr.strip().removeprefix("error: ")
-        raise UsageError(f"{path}: uv can't read it: {problem}", hint=_choices(project))
+        hint = _choices(project)
+        if problem.startswith("Failed to parse"):
+            hint = "run `uv lock`"
+        raise UsageError(f"{path}: uv can't read it: {problem}", hint=hint)
     return done.stdout.splitlines()
 
 

@@ -116,8 +116,9 @@ class InstalledBy(Struct, frozen=True):
 class ImageSummary(Struct, frozen=True):
     """What the images of a lock have.
 
-    left_out, installed_by, settings: of the lock of another tool. settings: the part of pyproject.toml that makes its
-    selection last; empty if it is there.
+    left_out, installed_by, settings, project: of the lock of another tool. settings: the part of pyproject.toml that
+    makes its selection last; empty if it is there. project: `wheel`, `editable`, `copy` for files of it, `none`; empty
+    if there is no project.
     """
 
     lock: str
@@ -125,6 +126,7 @@ class ImageSummary(Struct, frozen=True):
     left_out: tuple[LeftOutSummary, ...] = ()
     installed_by: InstalledBy | None = None
     settings: str = ""
+    project: str = ""
 
 
 def summarize(lock: Lock, platform: Platform, facts: Facts, image: BuiltSize | None = None) -> PlatformSummary:

@@ -38,7 +38,15 @@ def image_summary(
     left_out = [LeftOutSummary(each.words, len(each.packages)) for each in adopted.found.left_out]
     settings = toml_writer.table("tool.envspec", adopted.unwritten).strip() if adopted.unwritten else ""
     installed_by = _installed_by(adopted.found)
-    return replace(found, left_out=tuple(left_out), installed_by=installed_by, settings=settings)
+    project = _project(lock) if adopted.found.name else ""
+    return replace(found, left_out=tuple(left_out), installed_by=installed_by, settings=settings, project=project)
+
+
+def _project(lock: Lock) -> str:
+    """What of the project is in the image, as `ImageSummary.project`."""
+    if lock.image.project:
+        return lock.image.project
+    return "copy" if lock.image.copy else "none"
 
 
 def _installed_by(found: ForeignLock) -> InstalledBy | None:

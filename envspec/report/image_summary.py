@@ -22,6 +22,14 @@ _PYTHONS: Final = {
     "conda": "of conda",
     "spec": "as the spec has it",
 }
+#: What of the project is in the image -> in words.
+_PROJECT: Final = {
+    "wheel": "its wheel, in the last layer",
+    "editable": "its modules, in the last layer",
+    "copy": "files of it, in the last layer",
+    "none": "not in the image: [image] copy adds files, a [build-system] its wheel",
+    "": "",
+}
 _MISSING: Final = "[system] apt lacks {}"
 #: Characters of the title of a row.
 _TITLE: Final = 15
@@ -35,6 +43,7 @@ def as_text(found: ImageSummary, width: int) -> str:
         for title, value in _rows(each, room):
             values.setdefault(title, {})[each.platform.value] = value
     rows = [(title, _merged(of_platforms)) for title, of_platforms in values.items()]
+    rows.append(("project", _PROJECT[found.project]))
     rows.append(("left out", _some([f"{each.words} (+{each.packages})" for each in found.left_out], room)))
     if by := found.installed_by:
         rows.append(("Dockerfile", f"{by.file} installs more: add {' '.join(by.words)}"))

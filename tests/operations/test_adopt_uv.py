@@ -394,3 +394,10 @@ def test_a_lock_that_is_older_than_its_project_is_refused(scene: Scene) -> None:
     assert "gamma" in refused(user.runs("lock", spec_beside(scene)), 3)
     assert user.id_of(scene.lock, *WITHOUT_PROJECT, "--frozen") == first
     refused(user.image("build", scene.lock, *WITHOUT_PROJECT), 3)
+
+
+def test_a_file_that_uv_cannot_read_is_locked_again(scene: Scene) -> None:
+    scene.lock.write_text("version = 9\n")
+    message = refused(scene.user().runs("fit", scene.lock), 2)
+    assert "uv can't read it: Failed to parse `uv.lock`" in message
+    assert "hint: run `uv lock`" in message

@@ -85,6 +85,18 @@ def test_the_text_to_paste_selects_the_same(user: ImageUser) -> None:
     assert kept(built(user, "--gpu", "H100", "--dry-run")) == '[tool.envspec]\ncuda = { gpus = ["H100"] }\n'
 
 
+def test_what_of_the_project_is_in_the_image(user: ImageUser) -> None:
+    pyproject = user.folder / "pyproject.toml"
+    assert "  project     not in the image: [image] copy adds files" in built(user, "--dry-run").stderr
+    (user.folder / "app").mkdir()
+    (user.folder / "app" / "__init__.py").write_text("")
+    assert "  project     its modules, in the last layer\n" in built(user, "--dry-run", "--project", "editable").stderr
+    (user.folder / "main.py").write_text("print(1)\n")
+    text = pyproject.read_text()
+    pyproject.write_text(text.replace("[tool.envspec.image]\n", '[tool.envspec.image]\ncopy = ["main.py"]\n'))
+    assert "  project     files of it, in the last layer\n" in built(user, "--dry-run").stderr
+
+
 @pytest.mark.parametrize("name", ["Dockerfile", "docker/Dockerfile"])
 def test_what_the_dockerfile_installs(user: ImageUser, name: str) -> None:
     path = user.folder / name
