@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
-from packaging.markers import InvalidMarker, Marker
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.markers import Marker
+from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from envspec.adopt.markers import in_brackets, without_extras
 from envspec.adopt.rows import ForeignLock, LockedFile, Row, Selection, index_name
@@ -32,6 +32,7 @@ from envspec.adopt.selected import (
     name_of,
     project_beside,
     read_document,
+    readable,
     tables_of,
     usable,
 )
@@ -87,11 +88,8 @@ def read(path: Path, selection: Selection) -> ForeignLock:
         raise UsageError(
             f"{path} has the format {version}; 2 is supported", hint="run `poetry lock` with Poetry 1.3 to 2"
         )
-    try:
+    with readable(path):
         return _Lock(path, document, project).read(selection)
-    except (InvalidMarker, InvalidRequirement, InvalidSpecifier, InvalidVersion, Malformed) as error:
-        problem = str(error).partition("\n")[0]
-        raise UsageError(f"{path} can't be read: {problem}", hint="run `poetry lock`") from None
 
 
 class _Lock:

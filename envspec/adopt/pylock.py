@@ -25,6 +25,7 @@ from envspec.adopt.selected import (
     normalised_names,
     project_beside,
     read_document,
+    readable,
     usable,
 )
 from envspec.credentials import without_credentials
@@ -40,6 +41,11 @@ def read(path: Path, selection: Selection) -> ForeignLock:
     Raises:
         UsageError: it can't be read, lacks what is selected, has a name twice, or a source that is not supported.
     """
+    with readable(path):
+        return _read(path, selection)
+
+
+def _read(path: Path, selection: Selection) -> ForeignLock:
     document = read_document(path)
     packages = [each for each in list_of(document, "packages") if not _is_excluded(each)]
     try:

@@ -25,6 +25,7 @@ from envspec.adopt.selected import (
     git_source,
     name_of,
     project_beside,
+    readable,
     text_of_file,
     usable,
     version_in,
@@ -67,6 +68,11 @@ def read(path: Path, selection: Selection) -> ForeignLock:
         UsageError: it can't be read, has a requirement without `==` or SHA-256, a name twice, or a source that is not
             supported; extras or groups are selected.
     """
+    with readable(path):
+        return _read(path, selection)
+
+
+def _read(path: Path, selection: Selection) -> ForeignLock:
     chosen("extra", selection.extras, (), path)
     chosen_groups(selection, (), (), path)
     files = _Files(path)

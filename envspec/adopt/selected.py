@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from packaging.markers import InvalidMarker, Marker
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.markers import Marker
+from packaging.specifiers import SpecifierSet
 from packaging.utils import parse_sdist_filename, parse_wheel_filename
 
 from envspec.adopt.rows import ALL, LeftOut, LockedFile, Row, Selection
@@ -35,6 +36,17 @@ def tables_of(value: Any, *keys: str) -> list[Mapping[str, Any]]:
     if not all(isinstance(each, Mapping) for each in found):
         raise Malformed(f"{'.'.join(keys)} is no list of tables")
     return found
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Refuse a lock in which something is malformed: versions, markers, requirements, URLs, tables."""
+    try:
+        yield
+    except (KeyError, OSError, ValueError) as error:
+        # packaging: KeyError of a marker on something that does not exist.
+        problem = " ".join(str(error).split())
+        raise UsageError(f"{path} can't be read: {problem}", hint="restore it, or lock again") from None
 
 
 def text_of_file(path: Path) -> str:
@@ -134,18 +146,14 @@ def check_names(path: Path, rows: Collection[Row], requires_python: str, hint_fo
     """Check that no Linux environment has two rows of one name. hint_for: the hint for a name that is twice.
 
     Raises:
-        UsageError: one has; a marker, or requires_python, is not readable.
+        UsageError: one has. ValueError: a marker, or requires_python, is malformed.
     """
     by_name: dict[str, list[Row]] = {}
     for row in rows:
         by_name.setdefault(row.name, []).append(row)
     linux = [platform for platform in Platform if platform.is_linux]
-    try:
-        everywhere = list(environments(requires_python, linux))
-        markers = {row.marker: Marker(row.marker) for row in rows if row.marker}
-    except (InvalidMarker, InvalidSpecifier) as error:
-        problem = str(error).partition("\n")[0]
-        raise UsageError(f"{path} can't be read: {problem}", hint="restore it, or lock again") from None
+    everywhere = list(environments(requires_python, linux))
+    markers = {row.marker: Marker(row.marker) for row in rows if row.marker}
     for name, several in by_name.items():
         if len(several) == 1:
             continue

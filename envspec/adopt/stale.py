@@ -32,11 +32,11 @@ from urllib.parse import parse_qs, urldefrag
 from msgspec import Struct
 from packaging.dependency_groups import DependencyGroupResolver
 from packaging.errors import ExceptionGroup
-from packaging.markers import InvalidMarker, Marker
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.markers import Marker
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
-from envspec.adopt.selected import PYPROJECT, Malformed, environments, project_beside, read_document, tables_of
+from envspec.adopt.selected import PYPROJECT, environments, project_beside, read_document, tables_of
 from envspec.credentials import without_credentials
 from envspec.documents import list_of, table_of
 from envspec.errors import UsageError
@@ -100,7 +100,7 @@ def differences(path: Path) -> list[str] | None:
         if path.name == "uv.lock":
             return list(dict.fromkeys(_Workspace(path, document).differences()))
         return _of_poetry(path, document)
-    except (ExceptionGroup, InvalidMarker, InvalidRequirement, InvalidSpecifier, Malformed) as error:
+    except (ExceptionGroup, KeyError, ValueError) as error:
         problem = " ".join(str(error).split())
         raise UsageError(f"{path.parent / PYPROJECT} or {path.name} is malformed: {problem}") from None
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from envspec.adopt.requirements import read
 from envspec.adopt.rows import ALL, ForeignLock, LockedFile, Row, Selection, packages_sha256
 from envspec.errors import UsageError
+from tests.support.tries import tries
 
 ONE, TWO = "1" * 64, "2" * 64
+COMMIT = "c" * 40
 PLAIN = Selection()
 
 
@@ -127,3 +133,34 @@ def test_there_are_no_extras_and_groups(tmp_path: Path) -> None:
         compiled(tmp_path, "", Selection(extras=("x",)))
     with pytest.raises(UsageError, match="has no group x"):
         compiled(tmp_path, "", Selection(groups=("x",)))
+
+
+PIECES = st.sampled_from(
+    [
+        *(
+            "torch",
+            "==",
+            "1.0",
+            ">=",
+            "[x]",
+            ";",
+            "sys_platform == 'linux'",
+            "'x' in extras",
+            "@",
+            " ",
+            "\\",
+            "\n",
+            "#",
+        ),
+        *("=", "'", "\x00", "é", "git+https://example.com/a.git", "https://example.com/a-1-py3-none-any.whl", "//["),
+        *("-r", "-c", "-e", "-i", "--hash=sha256:", "--hash", "--pre", "requirements.txt", ".", "../", "file:///x"),
+        *("#sha256=", ONE, COMMIT, "${A}"),
+    ]
+)
+
+
+@settings(max_examples=tries(600), deadline=None)
+@given(st.lists(PIECES, max_size=14).map("".join))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with TemporaryDirectory() as folder, suppress(UsageError):
+        compiled(Path(folder), text)
