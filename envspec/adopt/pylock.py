@@ -27,6 +27,7 @@ from envspec.adopt.selected import (
     read_document,
     readable,
     usable,
+    without_project,
 )
 from envspec.credentials import without_credentials
 from envspec.documents import list_of, table_of
@@ -64,6 +65,8 @@ def _read(path: Path, selection: Selection) -> ForeignLock:
         marker = _marker(package, extras, groups | own, path)
         if marker is not None:
             rows.append(_row(package, marker, path))
+    project = project_beside(path)
+    rows = without_project(rows, project)
     requires_python = str(lock.requires_python or "")
     check_names(path, rows, requires_python, lambda _: _choose(all_extras, all_groups))
 
@@ -76,7 +79,7 @@ def _read(path: Path, selection: Selection) -> ForeignLock:
 
     return ForeignLock(
         path,
-        name_of(project_beside(path)),
+        name_of(project),
         requires_python,
         tuple(sorted(rows, key=lambda row: row.name)),
         left_out(names, (all_extras, extras), (all_groups, groups)),

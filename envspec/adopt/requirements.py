@@ -29,6 +29,7 @@ from envspec.adopt.selected import (
     text_of_file,
     usable,
     version_in,
+    without_project,
 )
 from envspec.credentials import without_credentials
 from envspec.errors import UsageError
@@ -87,12 +88,14 @@ def _read(path: Path, selection: Selection) -> ForeignLock:
     # pip-compile decides for one Python.
     python = _PYTHON.search(text_of_file(path))
     requires_python = f"=={python[1]}.*" if python else ""
-    check_names(path, tuple(rows), requires_python, lambda _: _COMPILE)
+    project = project_beside(path)
+    found = without_project(rows, project)
+    check_names(path, found, requires_python, lambda _: _COMPILE)
     return ForeignLock(
         path,
-        name_of(project_beside(path)),
+        name_of(project),
         requires_python,
-        tuple(sorted(rows, key=lambda row: row.name)),
+        tuple(sorted(found, key=lambda row: row.name)),
         indexes=indexes if files.index or files.extra_indexes else (),
         links=tuple(files.links),
     )
@@ -156,7 +159,7 @@ class _Files:
         """text: a path or a URL of a folder, with extras and a marker or not."""
         address, _, marker = text.partition(" ; ")
         found = path.parent / unquote(re.sub(r"\[[^\]]*\]$", "", address.strip()).removeprefix("file://"))
-        name = normalised(name_of(project_beside(found / PYPROJECT)) or found.resolve().name)
+        name = name_of(project_beside(found / PYPROJECT)) or normalised(found.resolve().name)
         source = Path(os.path.relpath(found, self.folder)).as_posix()
         self.folders.append(Row(name, "", LOCAL, marker=marker.strip(), source=source))
 

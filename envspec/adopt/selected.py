@@ -82,9 +82,15 @@ def project_beside(path: Path) -> dict[str, Any]:
 
 
 def name_of(project: Mapping[str, Any]) -> str:
-    """The name in a pyproject.toml; empty if it has none."""
+    """The normalised name in a pyproject.toml; empty if it has none."""
     name = table_of(project, "project").get("name") or table_of(project, "tool", "poetry").get("name")
-    return name if isinstance(name, str) else ""
+    return normalised(name) if isinstance(name, str) else ""
+
+
+def without_project(rows: Iterable[Row], project: Mapping[str, Any]) -> list[Row]:
+    """Rows without that of the project beside the lock, if it is one that images have as their last layer."""
+    is_built = "name" in table_of(project, "project") and "build-system" in project
+    return [row for row in rows if not (is_built and row.source == ".")]
 
 
 def chosen(kind: str, wanted: Collection[str], known: Collection[str], path: Path) -> frozenset[str]:

@@ -65,7 +65,7 @@ def test_files_and_sources(tmp_path: Path) -> None:
         + package("e", more=f'{main}type = "directory"\nurl = "../lib"\n'),
         python="^3.9.10",
     )
-    assert (found.name, found.requires_python) == ("Lab", ">=3.9.10,<4")
+    assert (found.name, found.requires_python) == ("lab", ">=3.9.10,<4")
     b, c, d, e, plain = found.rows
     assert plain == Row("plain-one", "1.0", files=(LockedFile("Plain_One-1.0-py3-none-any.whl", None, HASH),))
     assert (b.index, b.index_url) == ("pytorch-cu126", "https://download.pytorch.org/whl/cu126")

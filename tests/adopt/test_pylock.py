@@ -66,7 +66,7 @@ def test_files_and_indexes(tmp_path: Path) -> None:
         head='requires-python = ">=3.11"',
     )
     a, b, c, torch = found.rows
-    assert (found.name, found.requires_python) == ("Lab", ">=3.11")
+    assert (found.name, found.requires_python) == ("lab", ">=3.11")
     assert a.files == (
         LockedFile("a-1.0-py3-none-any.whl", f"{FILES}/a-1.0-py3-none-any.whl", HASH),
         LockedFile(
@@ -162,6 +162,13 @@ def test_what_uv_writes(tmp_path: Path) -> None:
         locked(tmp_path, package("big-name", renamed) + excluded.replace("never", "linux"))
     with pytest.raises(UsageError, match="Exactly one of vcs, directory, archive must be set"):
         locked(tmp_path, package("big-name", renamed) + excluded.replace("sys_platform == 'never'", "'x' in extras"))
+
+
+def test_the_project_itself_is_no_row_if_images_install_it(tmp_path: Path) -> None:
+    project = '[project]\nname = "app"\n[build-system]\nrequires = []\n'
+    (tmp_path / "pyproject.toml").write_text(project, encoding="utf-8")
+    found = locked(tmp_path, package("app", 'directory = {path = ".", editable = true}\n') + package("a"))
+    assert (found.name, [row.name for row in found.rows]) == ("app", ["a"])
 
 
 def test_another_version_of_the_format(tmp_path: Path) -> None:

@@ -88,6 +88,14 @@ def test_addresses_and_folders(tmp_path: Path) -> None:
     }
 
 
+def test_the_project_itself_is_no_row_if_images_install_it(tmp_path: Path) -> None:
+    text = f"-e .[x]\na==1 --hash=sha256:{ONE}\n"
+    project = '[project]\nname = "My_App"\n'
+    found = compiled(tmp_path, text, pyproject_toml=project + "[build-system]\nrequires = []\n")
+    assert (found.name, [row.name for row in found.rows]) == ("my-app", ["a"])
+    assert [row.name for row in compiled(tmp_path, text, pyproject_toml=project).rows] == ["a", "my-app"]
+
+
 def test_constraints_pin_what_is_required(tmp_path: Path) -> None:
     pins = f"A==1.5 --hash=sha256:{ONE}\nunused==2\nb==3 --hash=sha256:{TWO}\nc==1 ; os_name == 'nt'\n"
     found = compiled(tmp_path, f"a>=1\n-c pins.txt\nb==3\nc==2 --hash=sha256:{TWO}\n", pins_txt=pins)
