@@ -110,9 +110,7 @@ def _project(packages: Sequence[_Package], selection: Selection, path: Path) -> 
     if selection.members and ALL not in selection.members:
         name = selection.members[0]
         if name not in members:
-            raise UsageError(
-                f"{path}: there is no package {name} in the workspace", hint=f"there are {_joined(members)}"
-            )
+            raise UsageError(f"{path}: there is no package {name} in the workspace", hint=f"it has {_joined(members)}")
         return members[name]
     return next((each for each in members.values() if each.folder == "."), _Package({}))
 

@@ -87,8 +87,14 @@ def named_lock(lock: NamedLock) -> Lock:
 
 
 def _not_a_lock(argument: str, cwd: Path) -> UsageError:
+    from envspec.adopt import is_foreign
     from envspec.spec.document import read_spec
 
+    if is_foreign(Path(argument)) and not argument.endswith(".txt"):
+        return UsageError(
+            f"{argument} is a lock of another tool, and envspec's own locks are needed here",
+            hint=f'write one: a spec with `from = "{Path(argument).name}"` in [pip], and `envspec lock`',
+        )
     hint = f"name a folder with an {LOCK_FILE}, a name under {LOCKS}/, or a lock of another tool, such as uv.lock"
     try:
         name = str(read_spec(cwd / argument)["env"]["name"])

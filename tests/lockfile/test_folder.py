@@ -329,6 +329,11 @@ def test_words_for_a_lock(project: Path, argument: str) -> None:
         ("pytorch-2.7", "there is no lock pytorch-2.7\n  hint: did you mean pytorch-2.9 or pytorch-2.8?"),
         ("zebra", "there is no lock zebra\n  hint: locks under locks/: cpu, pytorch-2.8, pytorch-2.9"),
         ("cpu.toml", f"cpu.toml is not a lock\n  hint: {NO_LOCK}"),
+        (
+            "uv.lock",
+            "uv.lock is a lock of another tool, and envspec's own locks are needed here\n"
+            '  hint: write one: a spec with `from = "uv.lock"` in [pip], and `envspec lock`',
+        ),
         (".", "there is no envspec.lock in .\n  hint: name the file: poetry.lock or uv.lock"),
         (
             "locks/notes",
