@@ -89,8 +89,15 @@ def name_of(project: Mapping[str, Any]) -> str:
 
 def without_project(rows: Iterable[Row], project: Mapping[str, Any]) -> list[Row]:
     """Rows without that of the project beside the lock, if it is one that images have as their last layer."""
-    is_built = "name" in table_of(project, "project") and "build-system" in project
+    is_built = is_package(project)
     return [row for row in rows if not (is_built and row.source == ".")]
+
+
+def is_package(project: Mapping[str, Any]) -> bool:
+    """Whether the project of a pyproject.toml can be built and installed: uv and Poetry have a key against that."""
+    if not name_of(project) or table_of(project, "tool", "poetry").get("package-mode") is False:
+        return False
+    return table_of(project, "tool", "uv").get("package", "build-system" in project) is True
 
 
 def chosen(kind: str, wanted: Collection[str], known: Collection[str], path: Path) -> frozenset[str]:

@@ -199,7 +199,10 @@ def project_name(folder: Path) -> str:
 
     path = folder / PYPROJECT
     try:
-        name = documents.read_toml(path)["project"]["name"]
+        document = documents.read_toml(path)
+        poetry = documents.table_of(document, "tool", "poetry")
+        # Poetry before 2 has no [project].
+        name = document.get("project", poetry)["name"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         why = getattr(error, "strerror", None) or "it has no [project] name that can be read"
         raise UsageError(f"[image] project: {path}: {why}", hint="add pyproject.toml with [project] to it") from None

@@ -21,6 +21,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from envspec import documents
 from envspec.adopt import is_foreign, read_lock, selection_of
 from envspec.adopt.rows import ForeignLock
+from envspec.adopt.selected import is_package, name_of
 from envspec.context import Context, ReporterOf
 from envspec.data import facts_version
 from envspec.documents import table_of
@@ -87,7 +88,7 @@ def adopt_lock(path: Path, words: Mapping[str, Any], context: Context, platforms
     found = read_lock(path, selection_of(pip))
     _check_torch(found)
     document = _document(path, own, words, found)
-    if _is_built(project, found):
+    if name_of(project) == found.name and is_package(project):
         document.setdefault("image", {}).setdefault("project", "wheel")
     document["pip"] = pip
     if platforms:
@@ -143,14 +144,6 @@ def _project(path: Path) -> dict[str, Any]:
         return documents.read_toml(beside)
     except ValueError as error:
         raise UsageError(f"{beside}: {error}", hint="correct it") from error
-
-
-def _is_built(project: Mapping[str, Any], found: ForeignLock) -> bool:
-    """Whether the project beside a lock is one that can be installed, and is meant."""
-    name = table_of(project, "project").get("name")
-    is_meant = isinstance(name, str) and normalised(name) == found.name
-    is_package = table_of(project, "tool", "uv").get("package", "build-system" in project)
-    return is_meant and is_package is True
 
 
 def _pip(path: Path, own: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any]:

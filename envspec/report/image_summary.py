@@ -27,7 +27,7 @@ _PROJECT: Final = {
     "wheel": "its wheel, in the last layer",
     "editable": "its modules, in the last layer",
     "copy": "files of it, in the last layer",
-    "none": "not in the image: [image] copy adds files, a [build-system] its wheel",
+    "none": "not in the image: [image] copy adds files of it, --project its wheel or its modules",
     "": "",
 }
 _MISSING: Final = "[system] apt lacks {}"

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from envspec.context import Context
+from envspec.image.code import project_name
+from envspec.lockfile.folder import read_lock
 from envspec.operations.adopt import Adopted, adopt_lock
 from envspec.spec.errors import SpecError
 
@@ -98,6 +100,28 @@ def test_what_to_keep_has_all_that_lock_would_not_choose(tmp_path: Path) -> None
     (tmp_path / "pyproject.toml").write_text(f'{project}\n[tool.envspec.env]\npython = "3.11"\n', encoding="utf-8")
     del wanted["env"]
     assert adopted(tmp_path, text, words).unwritten == wanted
+
+
+BUILD = '[build-system]\nrequires = ["poetry-core"]\nbuild-backend = "poetry.core.masonry.api"\n'
+
+
+@pytest.mark.parametrize(
+    ("project", "built"),
+    [
+        (f'[tool.poetry]\nname = "Own"\nversion = "1"\n{BUILD}', "wheel"),
+        (f'[project]\nname = "own"\nversion = "1"\n{BUILD}', "wheel"),
+        (f'[project]\nname = "own"\nversion = "1"\n[tool.poetry]\npackage-mode = false\n{BUILD}', "none"),
+        (f'[project]\nname = "own"\nversion = "1"\n[tool.uv]\npackage = false\n{BUILD}', "none"),
+        ('[project]\nname = "own"\nversion = "1"\n[tool.uv]\npackage = true\n', "wheel"),
+        (BUILD, "none"),
+    ],
+)
+def test_the_project_is_in_the_image_if_its_tool_installs_it(tmp_path: Path, project: str, built: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(project, encoding="utf-8")
+    found = adopted(tmp_path, pylock("six-1.17.0-py3-none-any.whl"))
+    assert (read_lock(found.folder).image.project or "none") == built
+    if built == "wheel":
+        assert project_name(tmp_path).lower() == "own"
 
 
 def test_a_file_that_a_requirements_file_includes_counts(tmp_path: Path) -> None:
