@@ -46,7 +46,11 @@ def _keep(
             value = (_ALL,)
         if read is not None:
             value = read(value)
-        values[key] = list(value) if isinstance(value, tuple) else value
+        if isinstance(value, tuple):
+            # `--extra` and `--all-extras` have one key.
+            value = [*values.get(key, ()), *value]
+            value = [_ALL] if _ALL in value else value
+        values[key] = value
 
     return keep
 

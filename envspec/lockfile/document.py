@@ -332,8 +332,11 @@ def identity(lock: Lock) -> str:
     """
     resolutions = []
     for part in lock.resolutions:
-        packages = tuple(replace(each, record_sha256=None, wrong_record=()) for each in part.packages)
-        resolutions.append(replace(part, packages=packages, builds=()))
+        packages = [replace(each, record_sha256=None, wrong_record=()) for each in part.packages]
+        if lock.is_adopted:
+            # Other words select the same packages for other reasons.
+            packages = [replace(each, required_by=()) for each in packages]
+        resolutions.append(replace(part, packages=tuple(packages), builds=()))
     bare = replace(
         lock,
         resolutions=tuple(resolutions),

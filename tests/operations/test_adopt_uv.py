@@ -101,6 +101,8 @@ def test_one_image_whoever_builds_it_where_and_by_which_words(scene: Scene) -> N
     reversed_words = (*WITHOUT_PROJECT, "--extra", "other", "--extra", "more")
     assert user.id_of(other / "uv.lock", *reversed_words) == first
     assert user.id_of(other / "uv.lock", *WITHOUT_PROJECT, "--all-extras") == first
+    assert user.id_of(other / "uv.lock", *WITHOUT_PROJECT, "--all-extras", "--extra", "more") == first
+    assert user.id_of(other / "uv.lock", *WITHOUT_PROJECT, "--extra", "more", "--all-extras") == first
     assert user.id_of(other / "uv.lock", *WITHOUT_PROJECT, "--all-extras", "--offline") == first
     assert user.id_of(other / "uv.lock", *WITHOUT_PROJECT) != first
     pyproject = other / "pyproject.toml"
@@ -109,6 +111,15 @@ def test_one_image_whoever_builds_it_where_and_by_which_words(scene: Scene) -> N
     lock_project(other, scene.servers.index)
     assert (other / "uv.lock").read_text() != before
     assert user.id_of(other / "uv.lock", *WITHOUT_PROJECT, "--all-extras") == first
+
+
+def test_who_requires_a_package_does_not_count(scene: Scene) -> None:
+    text = '\ndependencies = ["beta"]\n\n[dependency-groups]\ndev = ["alpha"]\n' + settings_of(scene.servers.base)
+    lock = write_project(scene.folder / "project2", text, scene.servers.index)
+    user = scene.user()
+    first = user.id_of(lock, *WITHOUT_PROJECT)
+    assert user.id_of(lock, *WITHOUT_PROJECT, "--group", "dev") == first
+    assert user.id_of(lock, *WITHOUT_PROJECT, "--default-groups", "--no-group", "dev") == first
 
 
 def test_settings_that_last_are_those_of_the_project(scene: Scene) -> None:
