@@ -21,10 +21,10 @@ from envspec.image.layers.types import Entry, EntryKind, InMemory
 from envspec.image.services import in_order, key_of, owner_of, workdir_path
 from envspec.io.archives import parents_of, path_problem
 from envspec.io.files import project_files, read_untrusted, tree_sha256
-from envspec.models import EDITABLE, LOCAL, WHEEL, Lock
+from envspec.models import EDITABLE, LOCAL, WHEEL, Lock, Package
 from envspec.names import normalised
 from envspec.spec.document import PYPROJECT, in_project, project_of
-from envspec.spec.owner import adopted_source, find_spec_of, has_lock_called
+from envspec.spec.owner import adopted_source, find_spec_of, has_lock_called, is_in_project
 from envspec.verifier.regular import FileTooLarge
 
 #: Of the code, in bytes, all of which is in memory: code of 10,000 files has less. Data belongs into a volume.
@@ -95,10 +95,29 @@ def code_key(lock: Lock) -> str:
         keys.append(tree_sha256(folder / PYPROJECT))
     for part in lock.resolutions:
         for package in part.packages:
-            of_package = folder / (package.file.url or "")
-            if package.file.index == LOCAL and package.built is None and of_package.is_dir():
-                keys.append(tree_sha256(of_package))
+            if package.file.index == LOCAL and package.built is None:
+                keys.append(tree_sha256(package_folder(lock, package)))
     return " ".join(keys)
+
+
+def package_folder(lock: Lock, package: Package) -> Path:
+    """The folder that a package of another tool's lock is built of.
+
+    Raises:
+        UsageError: it is not there, or not in the lock's project: a lock of somebody else must not choose what of this
+            machine is in an image.
+    """
+    project, name = project_folder(lock), package.file.url or ""
+    folder = project / name
+    problem, hint = "", "use a whole copy of the project"
+    if not is_in_project(folder, project):
+        problem = "leads out of it"
+        hint = "use a git repository that has both, or get the package from an index or from git"
+    elif not folder.is_dir():
+        problem = "is not there"
+    if problem:
+        raise UsageError(f"{package.name} is the folder {name} of the project in {project}, which {problem}", hint=hint)
+    return folder
 
 
 def read_code(lock: Lock) -> CodeSource | None:

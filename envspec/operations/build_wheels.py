@@ -31,7 +31,7 @@ from envspec.build.types import (
 from envspec.build.wheel import build_wheel, check_copy, folder_source, git_source, sdist_source
 from envspec.context import SILENT, Step
 from envspec.diagnostics.machine import this_platform
-from envspec.errors import NetworkError, OfflineMiss, StaleLock, UnfitMachine, UsageError
+from envspec.errors import NetworkError, OfflineMiss, StaleLock, UnfitMachine
 from envspec.facts import Facts
 from envspec.facts.tables import load_facts
 from envspec.fetch.download import Downloads
@@ -498,19 +498,9 @@ def _with_wheel(package: Package, wheel: BuiltWheel) -> Package:
 
 
 async def _folder(lock: Lock, package: Package) -> BuildSource:
-    """The folder of a package, in the lock's project.
+    from envspec.image.code import package_folder
 
-    Raises:
-        UsageError: it is not there.
-    """
-    from envspec.image.code import project_folder
-
-    folder = project_folder(lock) / (package.file.url or "")
-    if not folder.is_dir():
-        raise UsageError(
-            f"{package.name} is the folder {package.file.url} of the project, and it is not there",
-            hint="use a whole copy of the project",
-        )
+    folder = package_folder(lock, package)
     return folder_source(folder, await asyncio.to_thread(tree_sha256, folder))
 
 

@@ -102,6 +102,12 @@ def _project_around(folder: str) -> str:
     return str(Path(folder).parent)
 
 
+def is_in_project(path: Path, folder: Path) -> bool:
+    """Whether a path is in the project that a folder belongs to, see `_project_around`; links are followed."""
+    root = os.path.realpath(_project_around(os.path.abspath(folder)))  # noqa: PTH100 (no links are followed)
+    return _is_inside(os.path.realpath(path), root)
+
+
 def _is_inside(path: str, root: str) -> bool:
     return Path(path).is_relative_to(root)
 

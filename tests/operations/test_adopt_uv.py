@@ -161,6 +161,27 @@ def test_the_project_and_a_member_are_built(scene: Scene) -> None:
     assert user.id_of(lock) != first
 
 
+@pytest.mark.parametrize("through_a_link", [False, True])
+def test_a_folder_outside_of_the_project_is_not_built(scene: Scene, through_a_link: bool) -> None:
+    """A lock may come with a pull request, and this machine has other projects."""
+    folder, source = scene.folder / "repository" / "app", "../../private"
+    (scene.folder / "private").mkdir()
+    (scene.folder / "private" / "pyproject.toml").write_text('[project]\nname = "own"\nversion = "1.0"\n')
+    (scene.folder / "repository" / ".git").mkdir(parents=True)
+    if through_a_link:
+        folder.mkdir()
+        (folder / "inner").symlink_to(scene.folder / "private")
+        source = "inner"
+    text = f'dependencies = ["own"]\n\n[tool.uv.sources]\nown = {{ path = "{source}" }}\n' + settings_of(
+        scene.servers.base
+    )
+    lock = write_project(folder, text, scene.servers.index)
+    user = scene.user()
+    prefix = scene.folder / "env"
+    for ran in (user.image("build", lock), user.runs("install", lock, "--prefix", prefix, "--python", sys.executable)):
+        assert f"own is the folder {source} of the project in {folder}, which leads out of it" in refused(ran, 2)
+
+
 @confined
 def test_a_commit_is_built(scene: Scene) -> None:
     repository = Repository(scene.folder / "own.git")
