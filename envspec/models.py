@@ -252,6 +252,10 @@ class BuiltWheel(Struct, frozen=True):
     size_bytes: int
 
 
+#: The version of a project that is not built yet, if its build computes it.
+UNKNOWN_VERSION: Final = "0"
+
+
 class Unbuilt(Enum):
     """How the requirements of an sdist are known that could not be built where it was locked.
 

@@ -31,7 +31,17 @@ from envspec.io.files import DiskFull
 from envspec.io.process import run
 from envspec.io.tasks import run_interruptible
 from envspec.lockfile.folder import NamedLock, named_lock
-from envspec.models import Library, Lock, Package, Platform, Resolution, owners_of, wrong_records_of
+from envspec.models import (
+    UNKNOWN_VERSION,
+    Library,
+    Lock,
+    Package,
+    Platform,
+    Resolution,
+    Unbuilt,
+    owners_of,
+    wrong_records_of,
+)
 from envspec.names import normalised
 from envspec.operations.lock_state import lacks_wheel, part_of
 from envspec.operations.shared_files import refuse_conflicts
@@ -304,8 +314,12 @@ def _megabytes(size: int) -> str:
 
 def expected_of(resolution: Resolution) -> Expected:
     """What an environment of one platform's part of a lock contains, and what it may contain besides."""
+    packages = []
+    for package in resolution.packages:
+        is_known = package.unbuilt is not Unbuilt.LOCKED or package.version != UNKNOWN_VERSION
+        packages.append(ExpectedPackage(package.name, package.version if is_known else "", package.record_sha256))
     return Expected(
-        packages=tuple(ExpectedPackage(each.name, each.version, each.record_sha256) for each in resolution.packages),
+        packages=tuple(packages),
         conda=tuple(ExpectedConda(each.name, each.version, each.build, each.sha256) for each in resolution.conda),
         beneath=tuple(ExpectedPackage(each.name, each.version, each.record_sha256) for each in resolution.installed),
         owners=owners_of(resolution.shared),

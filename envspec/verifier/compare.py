@@ -188,6 +188,8 @@ def _is_version(locked: ExpectedPackage, version: str) -> bool:
     """Whether a distribution is of the locked version. Its METADATA may lack the label in its wheel's name: then
     its RECORD decides.
     """
+    if not locked.version:
+        return True
     public = locked.version.partition("+")[0] if locked.record_sha256 is not None else locked.version
     return same_version(locked.version, version) or same_version(public, version)
 

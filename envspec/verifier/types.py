@@ -13,7 +13,9 @@ PYTHON: Final = "python"
 
 @dataclass(frozen=True)
 class ExpectedPackage:
-    """A locked wheel. record_sha256: see `record.wheel_sha256`; None if it is not in the lock."""
+    """A locked wheel. version: empty if only its build gives it one. record_sha256: see `record.wheel_sha256`; None if
+    it is not in the lock.
+    """
 
     name: str
     version: str

@@ -161,6 +161,22 @@ def test_the_project_and_a_member_are_built(scene: Scene) -> None:
     assert user.id_of(lock) != first
 
 
+@confined
+def test_a_version_that_a_build_computes_is_no_difference(scene: Scene) -> None:
+    backend = Repository(scene.folder / "unused")
+    inner = {f"my own/{name}": (backend.folder / name).read_text() for name in ("backend.py", "VERSION", "own.py")}
+    inner["my own/pyproject.toml"] = (
+        '[project]\nname = "own"\ndynamic = ["version", "dependencies"]\n\n'
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    )
+    scene.servers.index.add(File(small_wheel("lib")))
+    text = 'dependencies = ["own"]\n\n[tool.uv.sources]\nown = { path = "my own" }\n' + settings_of(scene.servers.base)
+    lock = write_project(scene.folder / "a project", text, scene.servers.index, inner)
+    user, prefix = scene.user(), scene.folder / "env"
+    succeeded(user.runs("install", lock, "--prefix", prefix, "--python", sys.executable))
+    succeeded(user.runs("verify", lock, "--prefix", prefix))
+
+
 @pytest.mark.parametrize("through_a_link", [False, True])
 def test_a_folder_outside_of_the_project_is_not_built(scene: Scene, through_a_link: bool) -> None:
     """A lock may come with a pull request, and this machine has other projects."""

@@ -25,6 +25,7 @@ from envspec.models import (
     GIT,
     LOCAL,
     PACKAGES,
+    UNKNOWN_VERSION,
     CondaPackage,
     Decision,
     Package,
@@ -342,6 +343,6 @@ def _tags(files: Sequence[LockedFile]) -> str:
 def _source(row: Row) -> Package:
     """A commit or a folder, not built yet: its file is named by what it is, until there is a wheel."""
     digest = hashlib.sha256(row.source.encode()).hexdigest()
-    version = row.version or "0"
+    version = row.version or UNKNOWN_VERSION
     file = WheelFile(row.index, f"{row.name}-{version}.tar.gz", digest, None, row.source)
     return Package(row.name, version, file, row.required_by, unbuilt=Unbuilt.LOCKED)
