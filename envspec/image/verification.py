@@ -14,7 +14,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from envspec.image.layers.contents import FOLDER, Kept
-from envspec.image.layers.types import Layer
+from envspec.image.layers.types import PREFIX, Layer
+from envspec.io.archives import parents_of
 from envspec.models import Resolution
 from envspec.names import normalised
 from envspec.verifier.types import PYTHON
@@ -35,7 +36,7 @@ _PACKAGE: Final = re.compile(r"([a-z0-9_][a-z0-9._-]*) (\S+)")
 class ImageDrift(Enum):
     """A kind of difference. field: the part of the image. text: names a finding's path, expected and found."""
 
-    PLATFORM = "platform", "config", "the image is for {found}, the lock for {expected}"
+    PLATFORM = "platform", "config", "it is for {found}, not for {expected}"
     LABEL = "label", "label", "{path}: {found}; from the lock: {expected}"
     CONFIG = "config", "config", "{path}: {found}; from the lock: {expected}"
     CONFIG_BYTES = "config-bytes", "config", "its bytes differ, its values are the same"
@@ -211,6 +212,25 @@ def compare_files(
             yield ImageFinding(ImageDrift.UNOWNED, owner, f"/{path}", found=after.value)
 
 
+def changed_by_code(code: Mapping[str, Kept], owners: Mapping[str, str], workdir: str | None) -> dict[str, Kept]:
+    """The entries of the project's layers in the place of the lock's files or folders, or outside of the working folder
+    and the environment. owners: as of `owner_of`.
+    """
+    roots = tuple(f"{each}/" for each in (PREFIX, workdir) if each)
+    above = {folder for path in owners for folder in parents_of(path)}
+    found = {}
+    for path, entry in code.items():
+        is_locked = path in owners or path in above or _source_of(path) in owners
+        if entry.kind != FOLDER and (is_locked or not path.startswith(roots)):
+            found[path] = entry
+    return found
+
+
+def _source_of(path: str) -> str:
+    """Of bytecode, the path of its source."""
+    return _BYTECODE.sub(r"\1.py", path)
+
+
 def owner_of(path: str, owners: Mapping[str, str], names: Collection[str]) -> str:
     """The package of a file, PYTHON, or empty. The owner of bytecode is that of its source.
 
@@ -218,7 +238,7 @@ def owner_of(path: str, owners: Mapping[str, str], names: Collection[str]) -> st
     """
     if folder := _DIST_INFO.search(path):
         return normalised(folder[1])
-    known = owners.get(path) or owners.get(_BYTECODE.sub(r"\1.py", path), "")
+    known = owners.get(path) or owners.get(_source_of(path), "")
     name = known.removeprefix("conda's ").partition(" ")[0]
     if name in names or not known:
         return name

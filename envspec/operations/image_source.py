@@ -44,6 +44,7 @@ class FoundImage(Struct, frozen=True):
     name: as the user wrote it.
     id: digest of `config`.
     opened: the bytes of a layer's blob, as they are stored.
+    platform: of its entry in an index; None without one.
     """
 
     name: str
@@ -51,6 +52,7 @@ class FoundImage(Struct, frozen=True):
     manifest: Mapping[str, Any]
     config: bytes
     opened: OpenBlob
+    platform: Platform | None = None
 
 
 @asynccontextmanager
@@ -107,9 +109,13 @@ def read_path(name: str, platform: Platform) -> FoundImage | None:
                 with _member(archive, inner) as file:
                     return file.read(CONFIG_BYTES)
 
-            if "index.json" in archive.getnames():
-                return _read_layout(name, platform, read, lambda blob: _tar_pieces(path, _path(blob.digest)))
-            return _read_docker_archive(name, archive, read)
+            names = archive.getnames()
+            if "index.json" not in names:
+                return _read_docker_archive(name, archive, read)
+            image = _read_layout(name, platform, read, lambda blob: _tar_pieces(path, _path(blob.digest)))
+            if "manifest.json" in names:
+                _check_manifest_json(image, read)
+            return image
     except (tarfile.TarError, OSError) as error:
         why = str(error).partition("\n")[0].rstrip(" (-:")
         raise NoImage(name, f"no tar that can be read: {why}") from error
@@ -125,14 +131,30 @@ def _read_layout(name: str, platform: Platform, read: Callable[[str], bytes], op
         return body
 
     try:
-        row = json.loads(read("index.json"))["manifests"][0]
-        document = json.loads(checked(row["digest"]))
+        digests = {row["digest"] for row in json.loads(read("index.json"))["manifests"]}
+        if len(digests) > 1:
+            raise NoImage(name, f"it has {len(digests)} images", "copy one of them into a layout of its own")
+        document = json.loads(checked(*digests))
+        of_index = None
         if "manifests" in document:
             document = json.loads(checked(_child(name, document, platform)))
+            of_index = platform
         identity = document["config"]["digest"]
-        return FoundImage(name, identity, document, checked(identity), opened)
+        return FoundImage(name, identity, document, checked(identity), opened, of_index)
     except _UNREADABLE as error:
         raise _unreadable(name, error) from error
+
+
+def _check_manifest_json(image: FoundImage, read: Callable[[str], bytes]) -> None:
+    """Docker's image store without containerd reads `manifest.json` of a tar with both, and compares layers with the
+    config.
+    """
+    try:
+        configs = {digest_of(read(row["Config"])) for row in json.loads(read("manifest.json"))}
+    except _UNREADABLE as error:
+        raise _unreadable(image.name, error) from error
+    if image.id not in configs or (image.platform is None and len(configs) > 1):
+        raise NoImage(image.name, "index.json and manifest.json name different images", "write the tar again")
 
 
 def _read_docker_archive(name: str, archive: tarfile.TarFile, read: Callable[[str], bytes]) -> FoundImage:
@@ -141,11 +163,15 @@ def _read_docker_archive(name: str, archive: tarfile.TarFile, read: Callable[[st
     Source: moby, `image/spec/v1.2.md`, "Combined Image JSON + Filesystem Changeset Format".
     """
     try:
-        row = json.loads(read("manifest.json"))[0]
+        rows = json.loads(read("manifest.json"))
+        if len(rows) > 1:
+            raise NoImage(name, f"it has {len(rows)} images", "write a tar of one of them")
+        row = rows[0]
         config = read(row["Config"])
-        places = dict(zip(json.loads(config)["rootfs"]["diff_ids"], row["Layers"], strict=True))
+        places = {}
         layers = []
-        for diff_id, place in places.items():
+        for diff_id, place in zip(json.loads(config)["rootfs"]["diff_ids"], row["Layers"], strict=True):
+            places[diff_id] = place
             with _member(archive, place) as file:
                 size = file.seek(0, 2)
             layers.append({"mediaType": "application/vnd.oci.image.layer.v1.tar", "digest": diff_id, "size": size})
@@ -199,7 +225,9 @@ async def _read_registry(name: str, platform: Platform, session: Session) -> Fou
     reference = parse(name)
     registry = await session.registry()
     manifest = await registry.manifest(reference)
+    of_index = None
     if manifest.kind is ManifestKind.INDEX:
+        of_index = platform
         child = manifest.child(platform)
         if child is None:
             raise NoImage(name, f"it has {manifest.platforms_in_words}: choose by --platform")
@@ -211,4 +239,4 @@ async def _read_registry(name: str, platform: Platform, session: Session) -> Fou
     def opened(blob: Descriptor) -> AsyncGenerator[bytes, None]:
         return read_blob(registry, reference, blob)
 
-    return FoundImage(name, manifest.config, json.loads(manifest.body), config, opened)
+    return FoundImage(name, manifest.config, json.loads(manifest.body), config, opened, of_index)

@@ -27,7 +27,7 @@ from envspec.image.layers.ownership import OwnedPathCache
 from envspec.image.layers.store import BlobStore
 from envspec.image.layers.types import Layer
 from envspec.image.options import Bytecode, ImageOptions, ImageParts, ImageStage
-from envspec.image.services import ServicesSource, has_pip, services_config
+from envspec.image.services import ServicesSource, has_pip, services_config, workdir_path
 from envspec.image.sources.bytecode import CompilerFailed, NoCompiler
 from envspec.image.sources.system import title_of as system_title
 from envspec.image.verification import (
@@ -35,6 +35,7 @@ from envspec.image.verification import (
     ImageDrift,
     ImageFinding,
     ImageVerification,
+    changed_by_code,
     compare_config,
     compare_files,
     compare_layers,
@@ -46,7 +47,7 @@ from envspec.image.verification import (
 )
 from envspec.io.tasks import gather_or_cancel, run_in_thread, run_interruptible
 from envspec.lockfile.folder import find_lock, read_lock
-from envspec.models import GIT, LOCAL, Lock, Package, Platform, Resolution
+from envspec.models import EDITABLE, GIT, LOCAL, ImageSettings, Lock, Package, Platform, Resolution
 from envspec.operations.image import ImageSession, completed, with_bases, with_mirrors_of
 from envspec.operations.image_cache import ImageRequest, image_options, missing_wheels
 from envspec.operations.image_diff import compared_of
@@ -54,7 +55,7 @@ from envspec.operations.image_source import FoundImage, NoImage, open_image
 from envspec.operations.lock_state import lacks_wheel
 from envspec.operations.session import Session
 from envspec.registry.reference import is_digest
-from envspec.registry.types import OCI_PLATFORMS, digest_of, read_json
+from envspec.registry.types import OCI_PLATFORMS, Descriptor, digest_of, read_json
 from envspec.structs import replace
 
 #: For a base's registry that can't be reached: the rest is compared without it.
@@ -90,44 +91,62 @@ def verify(
             return the image.
     """
     context = replace(context, reporter=ReporterOf(progress=context.reporter.progress))
-    return run_interruptible(_verify(reference, lock, platform or this_platform(), context, depth, python))
+    return run_interruptible(_verify(reference, lock, platform, context, depth, python))
 
 
 async def _verify(
-    reference: str, lock: str, platform: Platform, context: Context, depth: Depth, python: Path | None
+    reference: str, lock: str, platform: Platform | None, context: Context, depth: Depth, python: Path | None
 ) -> ImageVerification:
-    async with open_image(reference, platform, context) as image:
+    async with open_image(reference, platform or this_platform(), context) as image, AsyncExitStack() as stack:
         config = dict(read_json(image.config, "application/json", where=image.name))
         words = (config.get("os"), config.get("architecture"))
-        platform = next((each for each, names in OCI_PLATFORMS.items() if names == words), platform)
+        stated = next((each for each, names in OCI_PLATFORMS.items() if names == words), None)
+        platform = platform or image.platform or stated or this_platform()
         locked = read_lock(find_lock(lock, Path()))
         result = ImageVerification(image.name, image.id, locked.name, platform.value)
-        if platform not in locked.linux_platforms or OCI_PLATFORMS[platform] != words:
-            named = comma_separated(locked.linux_platforms), "/".join(map(str, words))
+        if stated is not platform or platform not in locked.linux_platforms:
+            wanted = [platform] if platform in locked.linux_platforms else locked.linux_platforms
+            named = comma_separated(wanted), "/".join(map(str, words))
             result.findings.append(ImageFinding(ImageDrift.PLATFORM, "", "", *named))
             return result
         options = replace(image_options(locked, [platform], python=python), parts=ImageParts.PACKAGES)
-        subject = _subject_of(image, config, options)
-        has_id = image.id in _known_ids(lock, subject, context)
-        await _compare(subject, context, depth, result, has_id=has_id)
+        subject = _Subject(image, config, options, _layers_of(image), context, result)
+        has_id = image.id in _known_ids(lock, subject)
+        if depth is Depth.FILES:
+            subject.wrong = await _wrong_layers(subject)
+        if has_id:
+            result.compared += ["labels", "config", "base", "layers", "image ID"]
+        if not has_id or subject.wrong:
+            await _expect(subject, depth, stack)
+        if not has_id:
+            _compare_documents(subject)
+        if depth is Depth.FILES:
+            await _compare_files(subject, is_same=has_id and not subject.wrong)
         return result
 
 
-class _Subject(Struct, frozen=True):
-    """An image for a platform of the lock.
+class _Subject(Struct):
+    """An image, and what the lock gives for its platform.
 
-    options: of the lock's image for this platform.
-    below, system, above, code: its layers: of the base, of system packages, of the lock's packages, of the project's
-    code.
+    options: of the lock's image; with the wheels of sources that the lock does not record, once they are known.
+    layers: all of the image.
+    wrong: those whose content is not the one in the config.
+    base: None if it can't be read.
+    built: None if the layers of packages can't be built; session: of these.
+    failed: why something is None.
     """
 
     image: FoundImage
     config: dict[str, Any]
     options: ImageOptions
-    below: tuple[Layer, ...]
-    system: tuple[Layer, ...]
-    above: tuple[Layer, ...]
-    code: tuple[Layer, ...]
+    layers: tuple[Layer, ...]
+    context: Context
+    result: ImageVerification
+    wrong: tuple[Layer, ...] = ()
+    base: Base | None = None
+    built: BuiltImage | None = None
+    session: ImageSession | None = None
+    failed: EnvspecError | None = None
 
     @property
     def lock(self) -> Lock:
@@ -138,40 +157,18 @@ class _Subject(Struct, frozen=True):
         return self.options.platforms[0]
 
     @property
-    def layers(self) -> tuple[Layer, ...]:
-        return (*self.below, *self.system, *self.above, *self.code)
-
-    @property
-    def locked_id(self) -> str:
-        """Its ID without the project's code."""
-        if not self.code:
-            return self.image.id
-        count = len(self.code)
-        rootfs = self.config["rootfs"] | {"diff_ids": self.config["rootfs"]["diff_ids"][:-count]}
-        return digest_of(canonical(self.config | {"rootfs": rootfs, "history": self.config["history"][:-count]}))
+    def resolution(self) -> Resolution:
+        return next(each for each in self.lock.resolutions if each.target.platform is self.platform)
 
 
-def _subject_of(image: FoundImage, config: dict[str, Any], options: ImageOptions) -> _Subject:
-    lock, platform = options.lock, options.platforms[0]
+def _layers_of(image: FoundImage) -> tuple[Layer, ...]:
     layers = compared_of(image).layers
     if not all(is_digest(each.diff_id) and is_digest(each.blob.digest) for each in layers):
         raise NoImage(image.name, "a layer has no valid digest")
-    titles = [each.created_by for each in layers]
-    own = next((at for at, each in enumerate(titles) if each.startswith(OWN)), len(layers))
-    start, end = own, len(layers)
-    if lock.image.apt and titles[own : own + 1] == [OWN + system_title(lock.image.apt)]:
-        start += 1
-    last = OWN + ServicesSource(lock.image, "", has_pip(_resolution_of(lock, platform))).title
-    if lock.image.has_code and last in titles:
-        end = titles.index(last) + 1
-    return _Subject(image, config, options, layers[:own], layers[own:start], layers[start:end], layers[end:])
+    return layers
 
 
-def _resolution_of(lock: Lock, platform: Platform) -> Resolution:
-    return next(each for each in lock.resolutions if each.target.platform is platform)
-
-
-def _known_ids(name: str, subject: _Subject, context: Context) -> set[str]:
+def _known_ids(name: str, subject: _Subject) -> set[str]:
     """IDs that the lock records, or that this machine has built. name: of the lock, as the user wrote it."""
     lock, platform = subject.lock, subject.platform
     found = set[str]()
@@ -180,77 +177,41 @@ def _known_ids(name: str, subject: _Subject, context: Context) -> set[str]:
     # The project's code may not be here.
     with suppress(UsageError):
         for platforms, bytecode in product(((), (platform.value,)), (True, False)):
-            cached = ImageRequest(name, context, platforms=platforms, bytecode=bytecode).cached()
+            cached = ImageRequest(name, subject.context, platforms=platforms, bytecode=bytecode).cached()
             if cached is not None:
                 found.update(identity for built, identity in cached.ids if built == platform.value)
     return found
 
 
-async def _compare(
-    subject: _Subject, context: Context, depth: Depth, result: ImageVerification, *, has_id: bool
-) -> None:
-    wrong: list[Layer] = []
-    if depth is Depth.FILES:
-        wrong = await _wrong_layers(subject, context, result)
-    if has_id:
-        result.compared += ["labels", "config", "base", "layers", "image ID"]
-    async with AsyncExitStack() as stack:
-        if not has_id or wrong:
-            expected = await _expect(subject, context, depth, stack)
-            if not has_id:
-                _compare_documents(subject, expected, result)
-            if depth is Depth.FILES:
-                await _compare_files(subject, wrong, expected, context, result)
-        elif depth is Depth.FILES:
-            result.compared.append("files")
-
-
-class _Expected(Struct):
-    """What the lock gives.
-
-    options: with the wheels of sources that the lock does not record, if they are known.
-    base: None if it can't be read.
-    built: None if the layers of packages can't be built; session: of these.
-    failed: why something is None.
-    """
-
-    options: ImageOptions
-    base: Base | None = None
-    built: BuiltImage | None = None
-    session: ImageSession | None = None
-    failed: EnvspecError | None = None
-
-
-async def _expect(subject: _Subject, context: Context, depth: Depth, stack: AsyncExitStack) -> _Expected:
-    expected = _Expected(subject.options)
-    context = with_mirrors_of(subject.lock, context)
-    timeouts = context.timeouts
+async def _expect(subject: _Subject, depth: Depth, stack: AsyncExitStack) -> None:
+    """Find the base, and build the layers of packages; by documents, only from what is in the cache."""
+    context = with_mirrors_of(subject.lock, subject.context)
     if depth is Depth.DOCUMENTS:
-        timeouts = replace(timeouts, connect_s=_QUICK_S, stall_s=_QUICK_S, attempts=1)
-    clients = await stack.enter_async_context(Session(context, timeouts))
+        quick = replace(context.timeouts, connect_s=_QUICK_S, stall_s=_QUICK_S, attempts=1)
+        context = replace(context, timeouts=quick)
+    clients = await stack.enter_async_context(Session(context))
     manifests = ManifestCache(BlobStore(context.cache), clients.registry, context.connectivity, lambda: None)
     try:
-        expected.options = await with_bases(subject.options, context)
-        expected.base = await base_at(*pinned_base(expected.options.lock, subject.platform), manifests)
+        subject.options = await with_bases(subject.options, context)
+        subject.base = await base_at(*pinned_base(subject.lock, subject.platform), manifests)
         if depth is Depth.DOCUMENTS:
             context = replace(context, connectivity=Connectivity.OFFLINE)
             # Those of sources that the lock does not record are known once they are built.
             if missing := [each for each in missing_wheels(subject.options, context.cache) if not lacks_wheel(each)]:
                 raise OfflineMiss(f"{missing[0].name} {missing[0].version}")
-        await _build(subject, expected, context, stack)
+        await _build(subject, context, stack)
     except EnvspecError as error:
-        expected.failed = error
-    return expected
+        subject.failed = error
 
 
-async def _build(subject: _Subject, expected: _Expected, context: Context, stack: AsyncExitStack) -> None:
+async def _build(subject: _Subject, context: Context, stack: AsyncExitStack) -> None:
     """The image with bytecode or the one without, whichever has more layers of the subject.
 
     Raises:
         EnvspecError: as an image's build. NoCompiler, CompilerFailed: and the one without bytecode is not the subject.
     """
-    options = await completed(expected.options, context)
-    found, most = {layer.diff_id for layer in subject.above}, -1
+    options = await completed(subject.options, context)
+    found, most = {layer.diff_id for layer in subject.layers}, -1
     unfit: NoCompiler | CompilerFailed | None = None
     for bytecode in Bytecode:
         session = await stack.enter_async_context(ImageSession(replace(options, bytecode=bytecode), context))
@@ -260,83 +221,129 @@ async def _build(subject: _Subject, expected: _Expected, context: Context, stack
             unfit = error
             continue
         layers = {layer.diff_id for layer in built.locked}
-        if len(layers & found) > most:
+        if layers <= found:
+            unfit = None
+        if len(layers & found) > most and unfit is None:
             most = len(layers & found)
-            expected.options, expected.built, expected.session = options, built, session
+            subject.options, subject.built, subject.session = options, built, session
         if layers <= found:
             return
     if unfit is not None:
-        expected.built = expected.session = None
         raise unfit
 
 
-def _compare_documents(subject: _Subject, expected: _Expected, result: ImageVerification) -> None:
-    built, base = expected.built, expected.base
-    lock, identity, platform = expected.options.lock, expected.options.identity, subject.platform
+class _Parts(Struct, frozen=True):
+    """Layers of an image. own: those of Python, packages and services. code: of the project, as many as it may have."""
+
+    below: tuple[Layer, ...]
+    system: tuple[Layer, ...]
+    own: tuple[Layer, ...]
+    code: tuple[Layer, ...]
+
+
+def _parts_of(subject: _Subject) -> _Parts:
+    layers, settings, base = subject.layers, subject.lock.image, subject.base
+    titles = [each.created_by for each in layers]
+    start = 0
+    # The base may be an image of envspec's own.
+    if base is not None and _ids(layers[: len(base.layers)]) == _ids(base.layers):
+        start = len(base.layers)
+    while start < len(layers) and not titles[start].startswith(OWN):
+        start += 1
+    own = start
+    if settings.apt and titles[own : own + 1] == [OWN + system_title(settings.apt)]:
+        own += 1
+    end = code = len(layers)
+    last = OWN + ServicesSource(settings, "", has_pip(subject.resolution)).title
+    if settings.has_code and last in titles[own:]:
+        end = titles.index(last, own) + 1
+        code = end + _code_layers(settings)
+    return _Parts(layers[:start], layers[start:own], layers[own:end] + layers[code:], layers[end:code])
+
+
+def _code_layers(settings: ImageSettings) -> int:
+    """How many layers the project's code has: its wheel, its files."""
+    return bool(settings.project) + bool(settings.copy or settings.project == EDITABLE)
+
+
+def _ids(layers: Iterable[Layer]) -> list[str]:
+    return [each.diff_id for each in layers]
+
+
+def _id_without(code: Sequence[Layer], subject: _Subject) -> str:
+    """The image's ID without the project's code, if that is in its last layers."""
+    if not code:
+        return subject.image.id
+    end, config = -len(code), subject.config
+    rootfs = config["rootfs"] | {"diff_ids": config["rootfs"]["diff_ids"][:end]}
+    return digest_of(canonical(config | {"rootfs": rootfs, "history": config["history"][:end]}))
+
+
+def _compare_documents(subject: _Subject) -> None:
+    built, base, result, parts = subject.built, subject.base, subject.result, _parts_of(subject)
+    lock, identity, platform = subject.lock, subject.options.identity, subject.platform
     result.compared.append("labels")
     document: dict[str, Any] = {"config": {"Labels": own_labels(lock, identity, platform)}}
+    system = _system_layers(subject, parts)
+    expected = [*system, *built.locked] if built else system
     has_id = False
     if base is not None:
         result.compared += ["config", "base"]
-        system = [replace(each, created_by=title_of(each)) for each in subject.system]
-        layers = (*system, *built.locked) if built else ()
-        config = image_config(lock, identity, platform, base, layers, services_config(lock.image))
-        document, has_id = json.loads(config), digest_of(config) == subject.locked_id
-    record = _system_record(lock, platform, base)
-    found = _compare_system(subject, record, result)
+        config = image_config(lock, identity, platform, base, expected, services_config(lock.image))
+        document, has_id = json.loads(config), digest_of(config) == _id_without(parts.code, subject)
     if built is not None:
         result.compared.append("layers")
-        # What the lock does not record is not compared, and a part of the ID.
-        if record or not lock.image.apt:
+        # System packages that the lock does not record are a part of the ID.
+        if not result.not_compared:
             result.compared.append("image ID")
-    elif expected.failed is not None:
+    elif subject.failed is not None:
         what = "image ID" if base else "config, base, image ID"
-        result.not_compared[what] = expected.failed.message.removeprefix("offline, and ")
-    for layer in subject.code:
+        result.not_compared[what] = subject.failed.message.removeprefix("offline, and ")
+    for layer in parts.code:
         result.not_compared[f"layer `{title_of(layer)}`"] = "the project's code is not of the lock"
-    if not has_id:
-        found += _differences(subject, expected, document)
-        # Texts of the history, or another form of the same JSON.
-        if built is not None and not found:
-            found.append(ImageFinding(ImageDrift.CONFIG_BYTES))
-    result.findings += found
+    if len(parts.code) < _code_layers(lock.image):
+        result.findings.append(ImageFinding(ImageDrift.LAYER_MISSING, "", "the project's code"))
+    if not has_id or built is None:
+        result.findings += _differences(subject, parts, expected, document)
 
 
-def _system_record(lock: Lock, platform: Platform, base: Base | None) -> str | None:
-    """The digest of the layer of system packages on a base in the lock."""
-    for each in lock.system:
-        if each.platform is platform and each.apt == lock.image.apt and base and each.base == base.manifest:
-            return each.diff_id
-    return None
-
-
-def _compare_system(subject: _Subject, record: str | None, result: ImageVerification) -> list[ImageFinding]:
-    """Compare the layer of system packages with the lock's record of it: only a container can make it again."""
-    if not subject.lock.image.apt:
-        return []
-    title = system_title(subject.lock.image.apt)
-    if not subject.system:
-        return [ImageFinding(ImageDrift.LAYER_MISSING, "", title)]
-    if record is None:
-        result.not_compared[f"layer `{title}`"] = "the lock does not record it: `envspec lock --image` does"
-        return []
-    found = subject.system[0].diff_id
-    return [] if found == record else [ImageFinding(ImageDrift.LAYER, "", title, record, found)]
-
-
-def _differences(subject: _Subject, expected: _Expected, document: dict[str, Any]) -> list[ImageFinding]:
-    """How documents differ of which not all is equal."""
-    built, base = expected.built, expected.base
-    resolution = _resolution_of(expected.options.lock, subject.platform)
+def _differences(
+    subject: _Subject, parts: _Parts, expected: Sequence[Layer], document: dict[str, Any]
+) -> list[ImageFinding]:
+    """expected: the layers above the base, as far as they are known. document: the config, or its labels alone."""
+    built, base, packages = subject.built, subject.base, subject.resolution.packages
     found = list(compare_config(document, subject.config, whole=base is not None))
-    if base is not None and [each.diff_id for each in base.layers] != [each.diff_id for each in subject.below]:
+    if base is not None and _ids(base.layers) != _ids(parts.below):
         found.append(ImageFinding(ImageDrift.BASE, expected=f"{base.name}@{base.digest}"))
-    found += compare_packages(resolution, listed_packages(map(title_of, subject.above)))
-    if unbuilt := [each for each in resolution.packages if lacks_wheel(each)]:
-        found = [each for each in found if not _is_of_unbuilt(each, unbuilt)]
-    if built is not None:
-        found += compare_layers(built.locked, subject.above)
+    found += compare_packages(subject.resolution, listed_packages(map(title_of, parts.own)))
+    if unbuilt := [each for each in packages if lacks_wheel(each)]:
+        unknown = [each for each in found if _is_of_unbuilt(each, unbuilt)]
+        found = [each for each in found if each not in unknown]
+        for each in unknown:
+            what = f"{each.drift.field} {each.path or each.package}"
+            subject.result.not_compared[what] = "wheels of sources are not built"
+    found += compare_layers(expected, (*parts.system, *parts.own) if built else parts.system)
+    # Texts of the history, or another form of the same JSON.
+    if built is not None and not found:
+        found.append(ImageFinding(ImageDrift.CONFIG_BYTES))
     return found
+
+
+def _system_layers(subject: _Subject, parts: _Parts) -> list[Layer]:
+    """The layer of system packages that the lock records; the image's own without a record: only a container can make
+    it again.
+    """
+    lock, base = subject.lock, subject.base
+    if not lock.image.apt:
+        return []
+    title = system_title(lock.image.apt)
+    for row in lock.system:
+        if row.platform is subject.platform and row.apt == lock.image.apt and base and row.base == base.manifest:
+            return [Layer(row.diff_id, Descriptor("", row.digest, row.size_bytes), title)]
+    if not parts.system:
+        return [Layer("", Descriptor("", "", 0), title)]
+    subject.result.not_compared[f"layer `{title}`"] = "the lock does not record it: `envspec lock --image` does"
+    return [replace(each, created_by=title) for each in parts.system]
 
 
 def _is_of_unbuilt(found: ImageFinding, unbuilt: Sequence[Package]) -> bool:
@@ -344,9 +351,8 @@ def _is_of_unbuilt(found: ImageFinding, unbuilt: Sequence[Package]) -> bool:
     commits and folders, neither file nor version is known.
     """
     unknown = {each.name for each in unbuilt if each.file.index in {GIT, LOCAL}}
-    is_label = found.drift is ImageDrift.LABEL
-    if is_label and (found.path == LABEL_LOCK or (unknown and found.path == LABEL_PACKAGES)):
-        return True
+    if found.drift is ImageDrift.LABEL:
+        return found.path == LABEL_LOCK or (bool(unknown) and found.path == LABEL_PACKAGES)
     return found.drift is ImageDrift.VERSION and found.package in unknown
 
 
@@ -362,9 +368,10 @@ _FILES: Final = (Pattern(re.compile(r".+", re.DOTALL), _sha256, folders=True),)
 
 
 async def _read(
-    subject: _Subject, layers: Sequence[Layer], context: Context, patterns: Sequence[Pattern] = ()
+    subject: _Subject, layers: Sequence[Layer], patterns: Sequence[Pattern] = _FILES
 ) -> list[tuple[str, LayerContents]]:
     """Of each layer the digest of its tar, or why it can't be read, and the entries that the patterns keep."""
+    context = subject.context
     moved = Session(context).bytes_moved(ImageStage.READING, sum(each.blob.size_bytes for each in layers))
 
     async def read(layer: Layer) -> tuple[str, LayerContents]:
@@ -379,36 +386,40 @@ async def _read(
     return await gather_or_cancel(map(read, layers), context.jobs)
 
 
-async def _wrong_layers(subject: _Subject, context: Context, result: ImageVerification) -> list[Layer]:
+async def _wrong_layers(subject: _Subject) -> tuple[Layer, ...]:
     """Read all layers: those whose content is not the one in the config."""
     wrong = []
-    for layer, (digest, _) in zip(subject.layers, await _read(subject, subject.layers, context), strict=True):
+    for layer, (digest, _) in zip(subject.layers, await _read(subject, subject.layers, ()), strict=True):
         if digest != layer.diff_id:
             wrong.append(layer)
             title = title_of(layer)
             found = ImageFinding(ImageDrift.LAYER_BYTES, only_package(title), title, layer.diff_id, digest)
-            result.findings.append(found)
-    return wrong
+            subject.result.findings.append(found)
+    return tuple(wrong)
 
 
-async def _compare_files(
-    subject: _Subject, wrong: Sequence[Layer], expected: _Expected, context: Context, result: ImageVerification
-) -> None:
+async def _compare_files(subject: _Subject, *, is_same: bool) -> None:
     """Compare the files of layers that are not the lock's with those of the lock's layers that are missing.
+
+    is_same: whether all layers are the lock's.
 
     Raises:
         EnvspecError: why the lock's image can't be built, if no difference is known.
     """
-    built, session = expected.built, expected.session
-    if built is None or session is None:
-        if expected.failed is not None:
-            if not result.findings:
-                raise expected.failed
-            result.not_compared["files"] = expected.failed.message
+    built, session, result = subject.built, subject.session, subject.result
+    if is_same:
+        result.compared.append("files")
         return
-    kept = {each.diff_id for each in subject.above} - {each.diff_id for each in wrong}
+    if built is None or session is None:
+        if subject.failed is not None:
+            if not result.findings:
+                raise subject.failed
+            result.not_compared["files"] = subject.failed.message
+        return
+    parts = _parts_of(subject)
+    kept = {*_ids(parts.own)} - {*_ids(subject.wrong)}
     absent = [each for each in built.locked if each.diff_id not in kept]
-    kept &= {each.diff_id for each in built.locked}
+    kept &= {*_ids(built.locked)}
 
     def read_absent() -> list[LayerContents]:
         contents = []
@@ -417,10 +428,19 @@ async def _compare_files(
         return contents
 
     wanted = await session.with_wheels(lambda: run_in_thread(read_absent))
-    others = [each for each in subject.above if each.diff_id not in kept]
-    found = [contents for _, contents in await _read(subject, others, context, _FILES)]
-    owners = await run_in_thread(OwnedPathCache(context.cache).owners, built.owning)
-    removed = {path for each in found for path in (*each.removed, *each.emptied)}
-    owner = partial(owner_of, owners=owners, names=_resolution_of(subject.lock, subject.platform).names)
-    result.findings += compare_files(merged(wanted), merged(found), removed, owner)
+    others = [each for each in parts.own if each.diff_id not in kept]
+    found = [contents for _, contents in await _read(subject, others)]
+    owners = await run_in_thread(OwnedPathCache(subject.context.cache).owners, built.owning)
+    owner = partial(owner_of, owners=owners, names=subject.resolution.names)
+    result.findings += compare_files(merged(wanted), merged(found), _removed(found), owner)
+    code = [contents for _, contents in await _read(subject, parts.code)]
+    changed, lower = changed_by_code(merged(code), owners, workdir_path(subject.lock.image.workdir)), {}
+    if changed:
+        lower = merged(contents for _, contents in await _read(subject, parts.own))
+    before = {path: lower[path] for path in changed.keys() & lower.keys()}
+    result.findings += compare_files(before, changed, _removed(code), owner)
     result.compared.append("files")
+
+
+def _removed(layers: Iterable[LayerContents]) -> set[str]:
+    return {path for each in layers for path in (*each.removed, *each.emptied)}

@@ -16,10 +16,7 @@ _LONGEST: Final = 200
 
 def as_text(result: ImageVerification, width: int) -> str:
     """The differences, those of packages first, and what was compared."""
-    verdict = "is not the image of"
-    if result.is_same:
-        verdict = "is the image of" if "layers" in result.compared else "has the labels of the image of"
-    head = f"{result.image} {verdict} {result.lock} on {result.platform}: {result.id}"
+    head = f"{result.image} {_verdict(result)} {result.lock} on {result.platform}: {result.id}"
     found = sorted(result.findings, key=lambda each: _FIELDS.index(each.drift.field))
     # Their layers and files differ too.
     packages = {each.package for each in found if each.drift.field == "package"}
@@ -34,6 +31,14 @@ def as_text(result: ImageVerification, width: int) -> str:
         notes.append("labels and config can be forged: --deep fetches what is missing and compares everything")
     lines = [line for note in notes for line in wrapped(note, width)]
     return "\n".join((text([head], [first_rows(table, _MOST_ROWS, "--format json shows all")], width), block(lines)))
+
+
+def _verdict(result: ImageVerification) -> str:
+    if not result.is_same:
+        return "is not the image of"
+    if "layers" not in result.compared:
+        return "has the labels of the image of"
+    return "is, as far as compared, the image of" if result.not_compared else "is the image of"
 
 
 def _row(found: ImageFinding) -> Row:

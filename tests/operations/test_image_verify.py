@@ -469,6 +469,18 @@ def test_each_platform_of_an_index(scene: Scene) -> None:
     for image, platform, depth in itertools.product((name, folder / "layout", folder / "image.tar"), (X86, ARM), Depth):
         found = verify(str(image), str(place), platform, context, depth)
         assert found.is_same and found.platform == platform.value, found
+    layout = folder / "layout"
+    [row] = json.loads((layout / "index.json").read_bytes())["manifests"]
+    blobs = layout / "blobs" / "sha256"
+    index = json.loads((blobs / row["digest"][7:]).read_bytes())
+    first, second = index["manifests"]
+    first["platform"], second["platform"] = second["platform"], first["platform"]
+    body = json.dumps(index).encode()
+    (blobs / digest(body)[7:]).write_bytes(body)
+    (layout / "index.json").write_text(json.dumps({"manifests": [{"digest": digest(body)}]}))
+    for named in (X86, ARM, None):
+        found = verify(str(layout), str(place), named, context)
+        assert [each.drift.value for each in found.findings] == ["platform"], found
 
 
 # What can't be compared
@@ -581,6 +593,54 @@ def test_what_an_image_says_acts_on_no_terminal(scene: Scene) -> None:
         assert words[:1] == ("--format",) or is_clean(ran), ran
 
 
+def test_a_tar_or_layout_of_several_images_is_refused(scene: Scene) -> None:
+    """Engines read another one of its documents, or all."""
+    folder = scene.new_folder()
+    folder.mkdir()
+    other = with_layer(scene.image, tar_with([]), "more")
+    layout = other.write(folder / "other")
+    as_docker_archive(other, folder / "other.tar")
+    with tarfile.open(folder / "both.tar", "w") as tar, tarfile.open(folder / "other.tar") as second:
+        for name in ("index.json", "oci-layout", "blobs"):
+            tar.add(scene.layout / name, name)
+        for member in second:
+            tar.addfile(member, second.extractfile(member))
+    shutil.copytree(scene.layout, folder / "two")
+    shutil.copytree(layout / "blobs", folder / "two" / "blobs", dirs_exist_ok=True)
+    rows = [json.loads((each / "index.json").read_bytes())["manifests"][0] for each in (scene.layout, layout)]
+    (folder / "two" / "index.json").write_text(json.dumps({"manifests": rows}))
+    for name, text in (("both.tar", "name different images"), ("two", "it has 2 images")):
+        assert text in refused(scene.user.image("verify", folder / name, "lock"), 2)
+    (folder / "two" / "index.json").write_text(json.dumps({"manifests": [rows[0], rows[0]]}))
+    assert scene.verify(folder / "two", scene.user.folder / "lock", Depth.DOCUMENTS).is_same
+
+
+def test_a_docker_archive_with_a_layer_twice(scene: Scene) -> None:
+    empty = tar_with([])
+    image = with_layer(with_layer(scene.image, empty, "WORKDIR"), empty, "WORKDIR")
+    image.config["rootfs"]["diff_ids"] = list(map(digest, image.layers))
+    folder = scene.new_folder()
+    folder.mkdir()
+    found = scene.verify(as_docker_archive(image, folder / "x.tar"), scene.user.folder / "lock", Depth.FILES)
+    assert [each.drift.value for each in found.findings] == ["layer-extra", "layer-extra"]
+
+
+def test_an_image_on_an_image_of_envspec_s_own(scene: Scene) -> None:
+    name = f"{scene.registry.host}/team/base"
+    scene.user.id_of(scene.user.folder / "lock", "--push", f"{name}:1")
+    _, manifest = scene.registry.held.tags["team/base"]["1"]
+    [pinned] = scene.base.named().digests
+    base = replace(scene.base.named(), repository=name, tag="1", digests=(replace(pinned, digest=digest(manifest)),))
+    builder, reader = scene.user_in(scene.new_folder()), scene.user_in(scene.new_folder())
+    for user in (builder, reader):
+        user.folder.mkdir(exist_ok=True)
+        user.writes_lock(image_lock({X86: [pin(OTHERS[0])]}, base))
+    builder.id_of("lock", "--layout", "layout")
+    for words in ((), ("--deep",)):
+        ran = reader.image("verify", builder.folder / "layout", "lock", *words)
+        assert ran.status == 0, ran.stdout
+
+
 # The project's code
 
 
@@ -611,6 +671,57 @@ def test_the_project_s_code_is_not_compared(scene: Scene) -> None:
     ran = reader.image("verify", folder / "layout", copied, "--deep", "--format", "json")
     assert ran.status == 0, ran.stderr
     assert [each["why"] for each in json.loads(ran.stdout)["not_compared"]] == [why]
+
+
+def with_layer(image: Image, content: bytes, title: str) -> Image:
+    config = copy.deepcopy(image.config)
+    config["history"].append({"created_by": title})
+    return Image(config, [*image.layers, content])
+
+
+def without_layer(image: Image) -> Image:
+    config = copy.deepcopy(image.config)
+    config["history"].pop()
+    return Image(config, image.layers[:-1])
+
+
+def test_layers_of_the_project_s_code_have_a_number_and_change_nothing_of_the_lock(scene: Scene) -> None:
+    folder = scene.new_folder()
+    builder = scene.user_in(folder)
+    (folder / "specs").mkdir(parents=True)
+    (folder / "specs/small.toml").write_text('[env]\nname = "small"\npython = "3.11"\n')
+    (folder / "code").mkdir()
+    (folder / "code/run.py").write_text("one = 1\n")
+    settings = replace(scene.lock.image, copy=("../code",))
+    place = builder.writes_lock(replace(scene.lock, image=settings, spec="../../specs/small.toml"), "locks/small")
+    builder.id_of(place, "--layout", "layout", "--compression", "none")
+    image = read_image(folder / "layout")
+    same = next(each for layer in image.layers for each in members_of(layer) if each[0].name == f"{SITE}/alpha/m1.py")
+    link = tarfile.TarInfo(f"{SITE}/beta_kit")
+    link.type, link.linkname = tarfile.SYMTYPE, "/workspace"
+    changes = [
+        *((tarfile.TarInfo(f"{SITE}/alpha/m0.py"), b"other"), same, (tarfile.TarInfo(f"{SITE}/mine.py"), b"mine")),
+        (tarfile.TarInfo(f"{SITE}/alpha/__pycache__/m2.cpython-311.pyc"), b"other"),
+        *((tarfile.TarInfo(f"{SITE}/gamma/.wh.m0.py"), b""), (tarfile.TarInfo("etc/ld.so.preload"), b"x"), (link, b"")),
+    ]
+    found = without_layer(image)
+    layers = tar_with([*members_of(image.layers[-1]), *changes])
+    cases: tuple[tuple[Image, list[str]], ...] = (
+        (with_layer(found, layers, image.config["history"][-1]["created_by"]), []),
+        (with_layer(image, tar_with([]), "RUN pip install more"), ["RUN pip install more"]),
+        (found, ["the project's code"]),
+    )
+    for number, (changed, paths) in enumerate(cases):
+        layout = changed.write(scene.new_folder())
+        for depth in Depth:
+            context = Context.from_environment(builder.environ)
+            result = verify(str(layout), str(place), X86, context, depth)
+            found_paths = [each.path for each in result.findings]
+            if number or depth is Depth.DOCUMENTS:
+                assert found_paths == paths
+            else:
+                named = ("alpha/m0.py", "alpha/__pycache__/m2.cpython-311.pyc", "beta_kit", "gamma/m0.py")
+                assert sorted(found_paths) == sorted(["/etc/ld.so.preload", *(f"/{SITE}/{each}" for each in named)])
 
 
 # System packages
