@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -144,7 +145,7 @@ def index_name(url: str) -> str:
         return PYTORCH + (found[1].replace("/", "-") or "whl")
     parts = urlsplit(public)
     path = [part for part in parts.path.split("/") if part not in ("", "simple")]
-    return normalised("-".join((parts.netloc.replace(":", "-"), *path)))
+    return re.sub(r"[^a-z0-9]+", "-", normalised("-".join((parts.netloc, *path)))).strip("-")
 
 
 def newest_file(found: ForeignLock) -> datetime | None:

@@ -52,7 +52,9 @@ def read(path: Path, selection: Selection) -> ForeignLock:
     packages = [_Package(each) for each in list_of(lock, "package") if isinstance(each, Mapping)]
     project = _project(packages, selection, path)
     _check_names(project, selection, path)
-    rows = sorted(_rows(path, _exported(path, selection, project), packages), key=lambda row: row.name)
+    lines = _exported(path, selection, project)
+    sources = [edge["source"] for _, edge in _edges(packages, project, selection) if "source" in edge]
+    rows = sorted(_rows(path, lines, packages, sources), key=lambda row: row.name)
     return ForeignLock(
         path,
         project.name,
@@ -170,7 +172,7 @@ def _exported(path: Path, selection: Selection, project: _Package) -> list[str]:
     return done.stdout.splitlines()
 
 
-def _rows(path: Path, lines: Sequence[str], packages: Sequence[_Package]) -> Iterator[Row]:
+def _rows(path: Path, lines: Sequence[str], packages: Sequence[_Package], sources: Sequence[Table]) -> Iterator[Row]:
     by_name: dict[str, list[_Package]] = {}
     by_folder: dict[str, _Package] = {}
     for each in packages:
@@ -190,12 +192,18 @@ def _rows(path: Path, lines: Sequence[str], packages: Sequence[_Package]) -> Ite
                 yield Row(package.name, package.version, LOCAL, marker=marker.strip(), source=package.folder or "")
             continue
         requirement = Requirement(text)
-        for package, condition in _entries(requirement, by_name.get(normalised(requirement.name), []), path):
+        named = by_name.get(normalised(requirement.name), [])
+        for package, condition in _entries(requirement, named, sources, path):
             yield _row(package, condition, path)
 
 
-def _entries(requirement: Requirement, named: Sequence[_Package], path: Path) -> list[tuple[_Package, str]]:
-    """The entries that a line means, each with its marker: one version may come from several indexes."""
+def _entries(
+    requirement: Requirement, named: Sequence[_Package], sources: Sequence[Table], path: Path
+) -> list[tuple[_Package, str]]:
+    """The entries that a line means, each with its marker: one version may come from several indexes.
+
+    sources: that are required by name; of conflicting extras, only what is selected requires one.
+    """
     marker = str(requirement.marker or "")
     # Of `==2.9.1`, 2.9.1+cu128 is one, too: here it is another entry.
     versions = {each.version for each in requirement.specifier}
@@ -206,6 +214,8 @@ def _entries(requirement: Requirement, named: Sequence[_Package], path: Path) ->
             continue
         if not is_of_index or each.version in versions:
             found.append(each)
+    if len(found) > 1:
+        found = [each for each in found if each.source in sources] or found
     if not found:
         raise UsageError(f"{path}: it has no entry for {requirement}", hint="run `uv lock`")
     if len(found) == 1:
@@ -238,7 +248,7 @@ def _row(package: _Package, marker: str, path: Path) -> Row:
         files = tuple(_file(each, str(source["url"])) for each in entries)
         return Row(row.name, row.version, DIRECT_URL, files=files, marker=marker)
     registry = without_credentials(str(source.get("registry", "")))
-    if "://" not in registry:
+    if not registry.startswith(("https://", "http://")):
         raise UsageError(
             f"{path}: {package.name} comes from the folder {registry or '?'}, which no other machine has",
             hint="put it on an index, and run `uv lock`",
@@ -254,11 +264,13 @@ def _file(entry: Table, address: str) -> LockedFile:
     if isinstance(uploaded, str):
         # Python 3.10 reads neither Z nor five digits of a second.
         uploaded = datetime.fromisoformat(re.sub(r"(?:\.\d+)?Z$", "+00:00", uploaded))
+    # Of another kind, such as MD5, there is none that counts.
+    kind, _, digest = str(entry.get("hash", "")).partition(":")
     size = entry.get("size")
     return LockedFile(
         str(entry.get("filename") or unquote(urlsplit(url).path).rpartition("/")[2]),
         url,
-        str(entry.get("hash", "")).removeprefix("sha256:"),
+        digest if kind == "sha256" else "",
         size if isinstance(size, int) else None,
         uploaded if isinstance(uploaded, datetime) else None,
     )
@@ -272,6 +284,18 @@ def _git(address: str) -> str:
     return f"git+{without_credentials(url)}@{commit}" + (f"#subdirectory={folder}" if folder else "")
 
 
+def _edges(packages: Sequence[_Package], project: _Package, selection: Selection) -> Iterator[tuple[_Package, Table]]:
+    """What each package requires; of the project, as it is selected."""
+    for package in packages:
+        extras: Collection[str] = package.extras
+        groups: Collection[str] = ()
+        if package is project:
+            extras = project.extras if ALL in selection.extras else selection.extras
+            groups = project.groups if ALL in selection.groups or selection.default_groups else selection.groups
+        for edge in package.edges(extras, groups):
+            yield package, edge
+
+
 def _with_dependents(
     rows: Sequence[Row], packages: Sequence[_Package], project: _Package, selection: Selection
 ) -> Iterator[Row]:
@@ -280,17 +304,10 @@ def _with_dependents(
 
     selected = {row.name for row in rows}
     dependents: dict[str, set[Dependent]] = {}
-    for package in packages:
-        of, edges = package.name, package.edges(package.extras)
-        if package is project:
-            of = SPEC
-            extras = project.extras if ALL in selection.extras else selection.extras
-            groups = project.groups if ALL in selection.groups or selection.default_groups else selection.groups
-            edges = package.edges(extras, groups)
-        elif package.name not in selected:
-            continue
-        for edge in edges:
+    for package, edge in _edges(packages, project, selection):
+        if package is project or package.name in selected:
             name = normalised(str(edge.get("name", "")))
+            of = SPEC if package is project else package.name
             dependents.setdefault(name, set()).add(Dependent(of, name))
     for row in rows:
         yield replace(row, required_by=tuple(sorted(dependents.get(row.name, {Dependent(SPEC, row.name)}))))

@@ -241,6 +241,45 @@ def test_packages_of_another_index_are_fetched_from_there(scene: Scene) -> None:
         assert package.file.index.startswith("127-0-0-1-")
 
 
+CONFLICT = """
+[project.optional-dependencies]
+one = ["own"]
+two = ["own"]
+
+[tool.uv]
+conflicts = [[{ extra = "one" }, { extra = "two" }]]
+"""
+
+
+def test_conflicting_extras_have_one_version_of_two_indexes(scene: Scene) -> None:
+    wheels = [small_wheel("own"), small_wheel("own", requires=["alpha"])]
+    scene.servers.index.add(File(wheels[0]))
+    with IndexServer([File(wheels[1])]) as other:
+        text = (
+            f'{CONFLICT}\n[[tool.uv.index]]\nname = "other"\nurl = "{other.url}"\nexplicit = true\n\n'
+            '[tool.uv.sources]\nown = [{ index = "other", extra = "two" }]\n' + settings_of(scene.servers.base)
+        )
+        lock = write_project(scene.folder / "conflict", text, scene.servers.index)
+        for number, extra in enumerate(("one", "two")):
+            user = scene.user(extra)
+            succeeded(user.runs("explain", lock, "--extra", extra))
+            (package,) = (each for each in adopted(user).resolutions[0].packages if each.name == "own")
+            assert package.file.sha256 == wheels[number].sha256
+
+
+def test_conflicting_extras_have_two_repositories(scene: Scene) -> None:
+    repositories = [Repository(scene.folder / f"{name}.git") for name in ("one", "two")]
+    scene.servers.index.add(File(small_wheel("lib")))
+    sources = [f'{{ git = "{each.url[4:]}", extra = "{each.folder.stem}" }}' for each in repositories]
+    text = f"{CONFLICT}\n[tool.uv.sources]\nown = [{', '.join(sources)}]\n" + settings_of(scene.servers.base)
+    lock = write_project(scene.folder / "conflict", text, scene.servers.index)
+    for repository in repositories:
+        user = scene.user(repository.folder.stem)
+        succeeded(user.runs("explain", lock, "--extra", repository.folder.stem))
+        (package,) = (each for each in adopted(user).resolutions[0].packages if each.name == "own")
+        assert package.file.url == f"{repository.url}@{repository.git('rev-parse', 'HEAD')}"
+
+
 def changed(lock: Path, pattern: str, replacement: str, count: int = 1) -> None:
     text, found = re.subn(pattern, replacement, lock.read_text(), count=count, flags=re.DOTALL)
     assert found
@@ -251,6 +290,18 @@ def test_a_row_without_a_hash_is_refused(scene: Scene) -> None:
     changed(scene.lock, r'(name = "alpha".*?), hash = "sha256:[0-9a-f]+"', r"\1")
     message = refused(scene.user().image("build", scene.lock), 4)
     assert "alpha 1.0: it has no hash of alpha-1.0-py3-none-any.whl" in message
+
+
+def test_a_hash_of_another_kind_is_none(scene: Scene) -> None:
+    changed(scene.lock, r'(name = "alpha".*?hash = ")sha256:[0-9a-f]+', rf"\1md5:{'0' * 32}")
+    message = refused(scene.user().image("build", scene.lock), 4)
+    assert "alpha 1.0: it has no hash of alpha-1.0-py3-none-any.whl" in message
+
+
+def test_an_index_that_is_a_folder_is_refused(scene: Scene) -> None:
+    changed(scene.lock, r'(name = "alpha".*?registry = ")[^"]+', r"\1file:///etc")
+    message = refused(scene.user().image("build", scene.lock), 2)
+    assert "alpha comes from the folder file:///etc, which no other machine has" in message
 
 
 def test_a_package_without_a_file_for_the_platform_is_refused(scene: Scene) -> None:
