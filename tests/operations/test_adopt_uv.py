@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ import pytest
 
 import envspec
 from envspec.lockfile.folder import read_lock
-from envspec.models import Lock
+from envspec.models import BuiltWheel, Lock, Package
+from envspec.structs import replace
 from tests.operations.test_build_projects import Repository
 from tests.support.builders.adopted import lock_project, settings_of, write_project
 from tests.support.builders.images import ImageServers, ImageUser, hold_base, image_servers, make_base, small_wheel
@@ -383,11 +384,18 @@ def test_lock_copies_the_rows_and_check_compares_them(scene: Scene) -> None:
     succeeded(checked(scene.user("other"), spec, folder))
 
 
+def with_packages(folder: Path, lock: Lock, packages: Iterable[Package]) -> None:
+    """Write a lock with other packages, and the right checksums."""
+    from envspec.operations.lock.complete import lock_files
+
+    (part,) = lock.resolutions
+    other = replace(lock, resolutions=(replace(part, packages=tuple(packages)),))
+    for name, content in lock_files(other).items():
+        (folder / name).write_bytes(content)
+
+
 def test_check_finds_a_row_that_is_not_the_locks(scene: Scene) -> None:
     """As somebody would who edits the lock and its checksums: nothing but the rows tells."""
-    from envspec.operations.lock.complete import lock_files
-    from envspec.structs import replace
-
     user, folder = scene.user(), scene.folder / "locked"
     spec = spec_beside(scene)
     succeeded(user.runs("lock", spec, "--output", folder))
@@ -399,10 +407,10 @@ def test_check_finds_a_row_that_is_not_the_locks(scene: Scene) -> None:
         (replace(alpha, file=replace(alpha.file, sha256="0" * 64)), *part.packages[1:]),
         part.packages[1:],
         (*part.packages, replace(alpha, name="zeta")),
+        (replace(alpha, extras=("more",)), *part.packages[1:]),
+        (replace(alpha, built=BuiltWheel(alpha.file.filename, "0" * 64, 1)), *part.packages[1:]),
     ):
-        other = replace(lock, resolutions=(replace(part, packages=packages),))
-        for name, content in lock_files(other).items():
-            (folder / name).write_bytes(content)
+        with_packages(folder, lock, packages)
         ran = checked(scene.user("other"), spec, folder)
         assert ran.status == 3, ran
         assert "differ" in ran.stdout + ran.stderr
@@ -472,6 +480,8 @@ def test_lock_records_the_wheels_that_it_builds(scene: Scene) -> None:
     succeeded(scene.user("third").runs("lock", spec, "--output", folder))
     assert (folder / "envspec.lock").read_bytes() == written
     user.id_of(folder)
+    with_packages(folder, read_lock(folder), [replace(locked["own"], version="9.9"), locked["lib"], locked["sourced"]])
+    assert checked(scene.user("other"), spec, folder).status == 3
 
 
 def test_python_code_takes_it_too(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

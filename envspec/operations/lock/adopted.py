@@ -14,6 +14,7 @@ from packaging.specifiers import SpecifierSet
 
 from envspec.adopt import read_lock
 from envspec.adopt.rows import CondaRows, ForeignLock, LockedFile, Row, newest_file
+from envspec.adopt.selected import version_in
 from envspec.adopt.stale import differences
 from envspec.errors import NoSolution, StaleLock
 from envspec.facts import Facts
@@ -250,14 +251,22 @@ def with_adopted(locked: Resolution, target: Target, spec: Spec, spec_path: Path
     packages = []
     for each in adopted_packages(replace(found, rows=rows), target, spec).packages:
         old = before.get(each.name)
-        is_source = each.file.index in (GIT, LOCAL)
-        if old is not None and is_source and (old.file.index, old.file.url) == (each.file.index, each.file.url):
-            packages.append(old)
-        elif old is not None and old.file == each.file:
-            packages.append(replace(old, required_by=each.required_by, version=each.version, uploaded=each.uploaded))
-        else:
-            packages.append(each)
+        packages.append(each if old is None else _with_known_wheel(each, old))
     return replace(locked, packages=tuple(packages))
+
+
+def _with_known_wheel(package: Package, locked: Package) -> Package:
+    """A package with what is known of its wheel, if it was locked from the same source."""
+    is_project = package.file.index in (GIT, LOCAL)
+    built, file = locked.built, package.file
+    if is_project and built and (locked.file.index, locked.file.url) == (file.index, file.url):
+        file = replace(file, filename=built.filename, sha256=built.sha256, size_bytes=built.size_bytes)
+        package = replace(package, version=version_in(built.filename), file=file)
+    if locked.file != file:
+        return package
+    package = replace(package, record_sha256=locked.record_sha256, wrong_record=locked.wrong_record)
+    is_source = is_project or not file.filename.endswith(".whl")
+    return replace(package, built=built, unbuilt=None) if built and is_source else package
 
 
 def _with_known_file(row: Row, locked: Package | None) -> Row:
