@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 from packaging.specifiers import SpecifierSet
 
-from envspec.base_image.cuda import CudaPins, Pin, SharedLibrary, pins_of, read_pins, shared_libraries
+from envspec.base_image.cuda import CudaPins, PackageSource, Pin, SharedLibrary, pins_of, read_pins, shared_libraries
 from envspec.base_image.libraries import covered, is_known_base, library_groups
 from envspec.facts import Facts
 from envspec.facts.gpu import Runs, capability_of, runs
@@ -52,13 +52,16 @@ class GpuSupport(Struct, frozen=True):
 
 
 class TorchFamily(Struct, frozen=True):
-    """torch and its family. build: `cu128`, `cpu`; empty if it is unknown. problem: why they do not fit; empty if
-    they do.
+    """torch and its family.
+
+    build: of torch, `cu128`, `cpu`; empty if it is unknown. problem: why they do not fit; empty if they do.
+    is_one_build: whether all are known to be of this build.
     """
 
     packages: tuple[str, ...]
     build: str
     problem: str = ""
+    is_one_build: bool = False
 
 
 class BuiltSize(Struct, frozen=True):
@@ -75,7 +78,8 @@ class PlatformSummary(Struct, frozen=True):
     is_base_known: whether facts state what the base image has.
     cuda: versions of the packages' CUDA.
     libraries: CUDA libraries in the packages, `torch` for those inside of it; shared: those that the base image has,
-        too.
+        too; repeated: those in packages of several sources, such as wheels and conda's.
+    is_cuda_of_base: whether this CUDA is that of packages of the base image.
     driver: the oldest.
     gpus: None without a build of torch whose code is known.
     image: None if it is not built.
@@ -97,6 +101,8 @@ class PlatformSummary(Struct, frozen=True):
     missing_libraries: tuple[MissingLibrary, ...]
     image: BuiltSize | None = None
     unsized: int = 0
+    repeated: tuple[str, ...] = ()
+    is_cuda_of_base: bool = False
 
 
 class LeftOutSummary(Struct, frozen=True):
@@ -154,7 +160,16 @@ def summarize(lock: Lock, platform: Platform, facts: Facts, image: BuiltSize | N
         tuple(_missing(lock, part, facts)),
         image,
         sizes.count(None),
+        tuple(name for name, found in pins.libraries.items() if len(found) > 1),
+        _is_of_base(pins),
     )
+
+
+def _is_of_base(pins: CudaPins) -> bool:
+    first: Pin | None = pins.torch
+    if pins.cudas:
+        first = pins.cudas[0].pin
+    return first is not None and first.source is PackageSource.FOUND
 
 
 def _cudas(pins: CudaPins) -> Iterator[str]:
@@ -190,13 +205,15 @@ def _family(part: Resolution, pins: CudaPins, facts: Facts) -> TorchFamily | Non
     members = [pin for pin in pins_of(part) if pin.name in _BUILT_FOR_CUDA]
     packages = tuple(f"{pin.name} {pin.version}" for pin in (torch, *members))
     problem = _mismatch(torch, members, facts if torch.cuda else facts.without_cuda())
+    builds = {torch.build}
     for pin in members:
         build = pin.build
         if pin.is_default_index:
             build = build or facts.default_variant(torch.version, pins.platform)
+        builds.add(build)
         if not problem and build and torch.build and build != torch.build:
             problem = f"{pin.name} is built for {build}, torch for {torch.build}"
-    return TorchFamily(packages, torch.build or "", problem)
+    return TorchFamily(packages, torch.build or "", problem, len(builds) == 1 and not problem)
 
 
 def _mismatch(torch: Pin, members: Sequence[Pin], facts: Facts) -> str:

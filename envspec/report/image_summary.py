@@ -93,22 +93,34 @@ def _cuda(found: PlatformSummary) -> str:
     base = found.base_image
     in_base = FLAVOR_LIBRARIES.get(base.flavor or "", ()) if base else ()
     version = " and ".join(found.cuda) or (base.cuda_release if base and in_base else "")
+    unknown = ""
+    if base and not found.is_base_known:
+        unknown = "what the base image has is not known"
     if not version:
-        return "none in the packages"
+        return "none in the packages" + optional("; {}", unknown)
+    return version + _copies(found, in_base, unknown)
+
+
+def _copies(found: PlatformSummary, in_base: Sequence[str], unknown: str) -> str:
+    """Whether the image has CUDA's libraries once, and where. unknown: why this is not known."""
     shared = {each.library for each in found.shared}
     if found.libraries == ("torch",):
         shared = {*in_base}
     twice = sorted(shared - {"cudart"})
     if twice:
-        return f"{version}, twice: the packages and the base image have {', '.join(twice)}"
+        return f", twice: the packages and the base image have {', '.join(twice)}"
+    if found.repeated:
+        return f", twice: packages of two sources have {', '.join(found.repeated)}"
+    if found.is_cuda_of_base:
+        return ", of the base image's packages"
     if len(found.cuda) > 1:
-        return f"{version}: two CUDAs in the packages"
-    if base and not found.is_base_known:
-        return f"{version} of the packages; what the base image has is not known"
+        return ": two CUDAs in the packages"
+    if unknown:
+        return f" of the packages; {unknown}"
     if found.libraries:
         also = ", and cudart in the base image too" if shared else ""
-        return f"{version}, once: in the packages{also}"
-    return version + optional(", once: in the base image ({})", ", ".join(in_base))
+        return f", once: in the packages{also}"
+    return optional(", once: in the base image ({})", ", ".join(in_base))
 
 
 def _gpus(found: PlatformSummary) -> str:
@@ -129,5 +141,6 @@ def _torch(found: PlatformSummary) -> str:
         return f"{packages}: these do not fit: {family.problem}"
     if not family.build:
         return f"{packages}: of a build that envspec does not know"
-    verdict = ": one build" if len(family.packages) > 1 else ""
-    return f"{packages}{verdict}, {family.build}"
+    if len(family.packages) > 1:
+        return f"{packages}: {'one build,' if family.is_one_build else 'torch is'} {family.build}"
+    return f"{packages}, {family.build}"

@@ -16,7 +16,7 @@ from envspec.diagnostics.image_summary import (
     summarize,
 )
 from envspec.facts import Facts, load_facts
-from envspec.models import GIT, LOCAL, Lock, Platform, Unbuilt
+from envspec.models import GIT, LOCAL, InstalledPackage, Lock, OnTopOf, Platform, Unbuilt
 from envspec.report import IMAGE_SUMMARY
 from envspec.structs import replace
 from tests.support.builders.locks import lock, package, resolution, wheel
@@ -55,6 +55,16 @@ def test_sizes_that_a_lock_does_not_have_are_not_nothing(sizes: tuple[int | None
     text = IMAGE_SUMMARY.render("text", ImageSummary("small", (found,)))
     [line] = [each for each in text.splitlines() if each.startswith("  packages")]
     assert line.split(maxsplit=1)[1] == shown
+
+
+def test_cuda_of_packages_that_the_base_image_has() -> None:
+    below = OnTopOf("nvcr.io/nvidia/pytorch:25.09-py3", torch_build="cu130")
+    there = (InstalledPackage("torch", "2.9.0"), InstalledPackage("torchvision", "0.24.0"))
+    part = replace(resolution(X86, package("a", "1.0")), on_top_of=below, installed=there)
+    found = lock(part)
+    text = IMAGE_SUMMARY.render("text", ImageSummary(found.name, summaries(found, load_facts())))
+    assert "  CUDA      13.0, of the base image's packages\n" in text
+    assert "torch 2.9.0, torchvision 0.24.0: torch is cu130\n" in text
 
 
 def test_what_is_built_from_source() -> None:
