@@ -70,6 +70,18 @@ def test_neither_order_nor_company_nor_jobs_matter(series: str) -> None:
         }
 
 
+@pytest.mark.parametrize("series", sorted({_SERIES, "3.10", "3.11", "3.12", "3.13"}))
+def test_equal_sets_of_strings_that_no_other_module_has(series: str) -> None:
+    """CPython makes a new set of strings that it interns, and keeps one set of strings that it has interned."""
+    words = "'225', '2 26', ('4x26', 'q')"
+    one = f"def a(x):\n    return x in {{{words}}}\n\ndef b(x, y={{{words}}}):\n    return x in {{{words}}}\n".encode()
+    pyc = python_of(series)
+    *_, alone = compile_modules(pyc, _modules([b"", one]))
+    *_, after = compile_modules(pyc, _modules([f"x = [{words}]\n".encode(), one]))
+    assert alone
+    assert after == alone
+
+
 def test_it_is_bound_to_its_source_and_checked_against_it() -> None:
     (made,) = compile_modules(_OWN, _modules([b"answer = 42\n"]))
     assert made[:4] == importlib.util.MAGIC_NUMBER

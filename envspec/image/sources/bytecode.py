@@ -78,7 +78,7 @@ class PycCompiler:
     @property
     def key(self) -> str:
         """For a layer's key: everything that determines the bytes."""
-        return f"bytecode 2, checked, by {self.version}"
+        return f"bytecode 3, checked, by {self.version}"
 
     @property
     def tag(self) -> str:

@@ -20,8 +20,9 @@ _LENGTH = struct.Struct("<I")
 #: in an image built on this one, takes effect. Measured by `import torch` 2.13 (1,112 modules, best of 16): 1.91 s
 #: unchecked, 1.97 s checked, 8.3 s without bytecode; with a cold page cache it reads 36 MB instead of 20.
 _FLAGS = (3).to_bytes(4, "little")
-#: From 3.11 on marshal's output depends on the module alone. Before, it depends on the strings that the process has
-#: interned, so each module is compiled in a new process, and sets are written in the order of their hashes.
+#: From 3.11 on marshal's output depends on the module, and on which equal sets are one object: see `_compiled`. Before,
+#: it depends on the strings that the process has interned, so each module is compiled in a new process, and sets are
+#: written in the order of their hashes.
 _NEEDS_FORK = sys.version_info < (3, 11)
 
 
@@ -40,12 +41,27 @@ def _answer(data: bytes) -> None:
 def _compiled(path: str, source: bytes) -> bytes:
     """A module's `.pyc`, empty if it does not compile, which compileall skips."""
     try:
-        code = compile(source, path, "exec", dont_inherit=True, optimize=0)
+        first = code = compile(source, path, "exec", dont_inherit=True, optimize=0)
+        if _has_set(first):
+            # A set of strings that no earlier module has interned becomes an object of its own in each function; once
+            # they are, as by now, equal sets are one (CPython 3.12, `intern_constants` in Objects/codeobject.c).
+            code = compile(source, path, "exec", dont_inherit=True, optimize=0)
     except Exception:  # like py_compile: a module can make the compiler raise anything
         return b""
     if _NEEDS_FORK and _has_moving_set(code):
         return b""
     return importlib.util.MAGIC_NUMBER + _FLAGS + importlib.util.source_hash(source) + marshal.dumps(code)
+
+
+def _has_set(code: CodeType) -> bool:
+    """Whether a constant is a set, or a tuple with one."""
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            if _has_set(value):
+                return True
+        elif any(True for _ in _sets(value)):
+            return True
+    return False
 
 
 def _has_moving_set(code: CodeType) -> bool:
