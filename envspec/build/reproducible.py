@@ -38,7 +38,7 @@ from envspec.credentials import without_credentials
 from envspec.image.layers.wheel_zip import BadWheel, WheelMember, read_member, unpack_member, wheel_members
 from envspec.io.archives import MAX_METADATA_BYTES, bounded_members, bounded_tar, path_problem
 from envspec.models import Target
-from envspec.names import WHEEL, normalised
+from envspec.names import WHEEL
 from envspec.resolve.pypi.metadata import valid
 from envspec.spec.targets import wheel_tags
 from envspec.verifier.record import BadRecord, wheel_sha256
@@ -232,17 +232,17 @@ def _is_project(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("pyproject.toml", "setup.py"))
 
 
-def build_requirements(project: Path, of: str) -> frozenset[str]:
-    """The normalised names in `build-system.requires`; none if that is invalid, which the build refuses.
+def build_requirements(project: Path, of: str) -> tuple[Requirement, ...]:
+    """`build-system.requires`; none if that is invalid, which the build refuses.
 
     Raises:
         WheelBuildFailed: it has a URL, which `as_of` does not limit.
     """
     try:
         table = documents.read_toml(project / "pyproject.toml")["build-system"]
-        requires = [Requirement(text) for text in table["requires"]]
+        requires = tuple(Requirement(text) for text in table["requires"])
     except (OSError, ValueError, KeyError, TypeError):
-        return frozenset()
+        return ()
     for requirement in requires:
         if requirement.url is not None:
             raise WheelBuildFailed(
@@ -251,7 +251,7 @@ def build_requirements(project: Path, of: str) -> frozenset[str]:
                 "get their requirements from indexes only",
                 hint=f"require {requirement.name} by version, and publish it on your own index ([[pip.index]])",
             )
-    return frozenset(normalised(requirement.name) for requirement in requires)
+    return requires
 
 
 def fix_times_and_modes(root: Path, time: datetime) -> datetime:

@@ -38,6 +38,18 @@ class Compilers(Enum):
     LOCAL = "local"
 
 
+class ToolDates(Enum):
+    """Which releases a build gets of what it requires.
+
+    AS_OF: those up to `as_of`.
+    AS_REQUIRED: if a build with these fails, and they are older than it requires, those up to the first time at which
+    they are not. Nobody chose the date of another tool's lock, and a project may require newer tools than that.
+    """
+
+    AS_OF = "as of"
+    AS_REQUIRED = "as required"
+
+
 @dataclass(frozen=True, slots=True)
 class BuildEnvironment:
     """What a build beside packages of a lock finds.
@@ -81,6 +93,7 @@ class BuildRequest:
     indexes: the spec's own, for the build's requirements; may contain credentials.
     locked: the lock's record.
     environment: what it is built beside; None: in isolation.
+    tools: which releases it gets of what its build requires.
     """
 
     name: str
@@ -92,6 +105,7 @@ class BuildRequest:
     locked: BuiltWheel | None = None
     compilers: Compilers = Compilers.CONTAINER
     environment: BuildEnvironment | None = None
+    tools: ToolDates = ToolDates.AS_OF
 
     @property
     def of(self) -> str:
@@ -117,6 +131,8 @@ class BuildRequest:
             parts.append("compiled locally")
         if self.environment:
             parts.append(self.environment.key())
+        if self.tools is not ToolDates.AS_OF:
+            parts.append(self.tools.value)
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

@@ -9,13 +9,14 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, time, timezone
 from pathlib import Path
 from typing import Final
 
 from msgspec import convert
+from packaging.requirements import Requirement
 
 from envspec.build.reproducible import (
     build_requirements,
@@ -36,6 +37,7 @@ from envspec.build.types import (
     Compilers,
     IsPlaceholder,
     NeedsCompiler,
+    ToolDates,
     UnexpectedWheel,
     WheelBuildFailed,
     WrongWheel,
@@ -51,7 +53,8 @@ from envspec.io.confine import NoConfinement, bubblewrap
 from envspec.io.file_locks import lock
 from envspec.io.files import project_files, tree_sha256
 from envspec.io.http_settings import default_index_url
-from envspec.models import BuiltWheel
+from envspec.models import BuiltWheel, Platform
+from envspec.names import normalised
 from envspec.spec.requirements import GitAddress
 from envspec.structs import replace
 
@@ -96,30 +99,29 @@ async def build_wheel(request: BuildRequest, context: Context, tools: BuildTools
 async def _build_new(request: BuildRequest, key: str, work: Path, context: Context, tools: BuildTools) -> CachedWheel:
     source, written = await _unpacked(request, work / "src")
     required = await asyncio.to_thread(build_requirements, source, request.of)
-    if request.compilers is Compilers.NOWHERE and "torch" in required:
+    names = {normalised(each.name) for each in required}
+    if request.compilers is Compilers.NOWHERE and "torch" in names:
         # It compiles for torch: no need to fetch gigabytes to see that.
         raise NeedsCompiler(request.of, REQUIRES_TORCH)
-    earlier = replace(request, as_of=time_of_tools(request, written))
     try:
         built = await _build(request, source, work, context, tools)
     except (NeedsCompiler, IsPlaceholder):
         raise
     except WheelBuildFailed as error:
         # A build beside the lock's packages may have taken hours, and its torch is not of the sdist's time.
-        if error.python_error or earlier.as_of >= request.as_of or request.environment is not None:
+        if request.environment is not None:
             raise
-        await asyncio.to_thread(_clear, work)
-        source, _ = await _unpacked(earlier, work / "src")
-        try:
-            built = await _build(earlier, source, work, context, tools)
-        except NeedsCompiler:
-            raise
-        except WheelBuildFailed:
-            raise error from None
-        context.reporter.warning(
-            f"{request.of} is built with the build tools of {earlier.as_of:%Y-%m-%d}: with those of "
-            f"{request.as_of:%Y-%m-%d}, its build fails ({error.message.splitlines()[-1].strip()})"
-        )
+        later = None
+        if request.tools is ToolDates.AS_REQUIRED:
+            later = await _later_tools(request, required, tools.local, context)
+        if later is not None:
+            built = await _build_again(replace(request, as_of=later), work, context, tools)
+            context.reporter.warning(
+                f"{request.of} is built with the build tools of {later:%Y-%m-%d}: those of "
+                f"{request.as_of:%Y-%m-%d} are older than it requires"
+            )
+        else:
+            built = await _build_earlier(error, request, written, work, context, tools)
     await asyncio.to_thread(check_release, built, request.name, request.version, request.of)
     if not is_loaded(built.name, request.target):
         target = request.target
@@ -132,6 +134,46 @@ async def _build_new(request: BuildRequest, key: str, work: Path, context: Conte
 
         await asyncio.to_thread(check_gpu_code, built, request)
     return await asyncio.to_thread(_store, request, key, built, context.cache)
+
+
+async def _later_tools(
+    request: BuildRequest, required: Sequence[Requirement], local: Platform | None, context: Context
+) -> datetime | None:
+    """The first time that has what a build requires; None if it is not after `as_of`, or not known."""
+    from envspec.build.runners import this_target
+    from envspec.build.tool_dates import first_date
+
+    target = this_target(request, local) if local else request.target
+    found = await first_date(required, request, target, context)
+    if found is None or found <= request.as_of:
+        return None
+    return found
+
+
+async def _build_earlier(
+    error: WheelBuildFailed, request: BuildRequest, written: datetime, work: Path, context: Context, tools: BuildTools
+) -> Path:
+    """Build with the tools of the source's time; raises `error` if that fails too."""
+    earlier = replace(request, as_of=time_of_tools(request, written))
+    if error.python_error or earlier.as_of >= request.as_of:
+        raise error
+    try:
+        built = await _build_again(earlier, work, context, tools)
+    except NeedsCompiler:
+        raise
+    except WheelBuildFailed:
+        raise error from None
+    context.reporter.warning(
+        f"{request.of} is built with the build tools of {earlier.as_of:%Y-%m-%d}: with those of "
+        f"{request.as_of:%Y-%m-%d}, its build fails ({error.message.splitlines()[-1].strip()})"
+    )
+    return built
+
+
+async def _build_again(request: BuildRequest, work: Path, context: Context, tools: BuildTools) -> Path:
+    await asyncio.to_thread(_clear, work)
+    source, _ = await _unpacked(request, work / "src")
+    return await _build(request, source, work, context, tools)
 
 
 def time_of_tools(request: BuildRequest, written: datetime) -> datetime:

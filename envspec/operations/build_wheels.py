@@ -25,6 +25,7 @@ from envspec.build.types import (
     CachedWheel,
     Compilers,
     NeedsCompiler,
+    ToolDates,
     WheelBuildFailed,
     WrongWheel,
 )
@@ -654,6 +655,7 @@ class Builds:
             package.built,
             Compilers.NOWHERE if is_pure_only else Compilers.CONTAINER,
             environment,
+            ToolDates.AS_REQUIRED if lock.is_adopted else ToolDates.AS_OF,
         )
 
     async def _environment(self, package: Package, part: Resolution) -> BuildEnvironment | None:

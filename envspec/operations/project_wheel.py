@@ -55,13 +55,14 @@ async def project_wheel(lock: Lock, identity: str, part: Resolution, session: Se
 
 
 async def _build(folder: Path, name: str, lock: Lock, part: Resolution, session: Session) -> tuple[BuiltWheel, Path]:
-    from envspec.build.types import BuildRequest
+    from envspec.build.types import BuildRequest, ToolDates
     from envspec.build.wheel import folder_source
     from envspec.operations.build_wheels import WheelBuilder
 
     await asyncio.to_thread(_check_size, folder)
     source = folder_source(folder, await asyncio.to_thread(tree_sha256, folder))
-    request = BuildRequest(name, None, part.target, lock.as_of, source, lock.indexes)
+    tools = ToolDates.AS_REQUIRED if lock.is_adopted else ToolDates.AS_OF
+    request = BuildRequest(name, None, part.target, lock.as_of, source, lock.indexes, tools=tools)
     builder = WheelBuilder(lock.name, lambda platform: lock.on(platform).base_image, session)
     made = await builder.build_wheel(request)
     return made.wheel, made.path

@@ -20,8 +20,8 @@ from envspec.structs import replace
 from tests.operations.test_build_projects import Repository
 from tests.support.builders.adopted import lock_project, settings_of, write_project
 from tests.support.builders.images import ImageServers, ImageUser, hold_base, image_servers, make_base, small_wheel
-from tests.support.builders.projects import File
-from tests.support.builders.wheels import sdist
+from tests.support.builders.projects import File, day
+from tests.support.builders.wheels import sdist, wheel
 from tests.support.machines.confinement import confined
 from tests.support.servers.index import IndexServer
 from tests.support.user import refused, succeeded
@@ -197,6 +197,28 @@ def test_a_folder_outside_of_the_project_is_not_built(scene: Scene, through_a_li
     prefix = scene.folder / "env"
     for ran in (user.image("build", lock), user.runs("install", lock, "--prefix", prefix, "--python", sys.executable)):
         assert f"own is the folder {source} of the project in {folder}, which leads out of it" in refused(ran, 2)
+
+
+@confined
+def test_tools_that_are_newer_than_all_packages_build_a_project(scene: Scene) -> None:
+    """`uv init` requires the uv_build of its own release: the first date with one is the same on every machine."""
+    backend = Repository(scene.folder / "unused")
+    own = {name: (backend.folder / name).read_text() for name in ("backend.py", "VERSION", "own.py")}
+    code = own["backend.py"].replace("own-{version}", "app-{version}").replace("Name: own", "Name: app")
+    own["backend.py"] = "import tool\n" + code
+    build = '\n[build-system]\nrequires = ["tool>=2"]\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    lock = write_project(
+        scene.folder / "new-tools",
+        'dependencies = ["gamma"]\n' + build + settings_of(scene.servers.base),
+        scene.servers.index,
+        own,
+    )
+    assert "tool>=2" in refused(scene.user().image("build", lock), 4)
+    scene.servers.index.add(File(wheel("tool", "2.0", files={"tool.py": b""}), day("2026-03-01")))
+    scene.servers.index.add(File(wheel("tool", "3.0", files={"tool.py": b"raise ValueError"}), day("2026-03-02")))
+    done = succeeded(scene.user().image("build", lock))
+    assert "is built with the build tools of 2026-03-01: those of 2024-01-01 are older than it requires" in done.stderr
+    assert scene.user().id_of(lock) == scene.user("other").id_of(lock)
 
 
 @confined
