@@ -1,14 +1,10 @@
-"""poetry.lock of Poetry 1 and 2, and constraints as Poetry writes them.
-
-Since Poetry 2 the lock has groups and markers of each package. Before, they follow from the pyproject.toml beside it:
-what it requires is looked for, on each platform with each Python, among the packages of the lock.
-"""
+"""poetry.lock of Poetry 2, which has groups and markers of each package, and constraints as Poetry writes them."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -17,7 +13,6 @@ from msgspec import Struct
 from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import Version
 
 from envspec.adopt.markers import in_brackets, without_extras
 from envspec.adopt.rows import ForeignLock, LockedFile, Row, Selection, index_name
@@ -46,8 +41,6 @@ from envspec.structs import replace
 #: The group that is always selected: what [tool.poetry.dependencies] or [project] requires.
 _MAIN: Final = "main"
 _TERM: Final = re.compile(r"(\^|~(?!=)|~=|[<>!=]=?=?)?\s*v?([0-9*][^\s,|]*)")
-#: Rounds in which the versions of a lock that require each other must be found; real locks take two.
-_ROUNDS: Final = 20
 
 Table: TypeAlias = Mapping[str, Any]
 
@@ -66,13 +59,11 @@ class _Edge(Struct, frozen=True):
 
 
 class _Package(Struct, frozen=True):
-    """An entry of the lock. reference: as `_Edge.source`. extras: of its own -> names."""
+    """An entry of the lock. reference: as `_Edge.source`."""
 
     row: Row
     table: Table
     reference: str
-    edges: tuple[_Edge, ...]
-    extras: Mapping[str, frozenset[str]]
 
 
 def read(path: Path, selection: Selection) -> ForeignLock:
@@ -83,11 +74,9 @@ def read(path: Path, selection: Selection) -> ForeignLock:
     """
     document, project = read_document(path), project_beside(path)
     version = str(table_of(document, "metadata").get("lock-version"))
-    if not re.fullmatch(r"2\.\d+", version):
-        # Poetry before 1.3 wrote 1.1, where files belong to names, not to versions.
-        raise UsageError(
-            f"{path} has the format {version}; 2 is supported", hint="run `poetry lock` with Poetry 1.3 to 2"
-        )
+    if not re.fullmatch(r"2\.[1-9]\d*", version):
+        # Before, packages have no groups: which of them a group has would follow from a resolution.
+        raise UsageError(f"{path} has the format {version}; 2.1 is the oldest", hint="run `poetry lock` with Poetry 2")
     with readable(path):
         return _Lock(path, document, project).read(selection)
 
@@ -99,13 +88,9 @@ class _Lock:
         self.tool = table_of(project, "tool", "poetry")
         self.requires_python = _python(str(table_of(document, "metadata").get("python-versions", "")))
         self.packages = [_package(each, path) for each in tables_of(document, "package")]
-        self.by_name: dict[str, list[_Package]] = {}
-        for package in self.packages:
-            self.by_name.setdefault(package.row.name, []).append(package)
         self.extras: dict[str, frozenset[str]] = {}
         for extra in table_of(document, "extras"):
             self.extras[normalised(extra)] = frozenset(map(_base_name, list_of(document, "extras", extra)))
-        self.has_groups = any("groups" in package.table for package in self.packages)
         # Normalised name of a group -> whether it is optional.
         self.groups = {normalised(name): False for name in table_of(project, "dependency-groups")}
         if table_of(self.tool, "dev-dependencies"):
@@ -144,8 +129,6 @@ class _Lock:
         return f"select one of the extras that have it: {', '.join(sorted(extras))}"
 
     def rows(self, extras: frozenset[str], groups: frozenset[str]) -> list[Row]:
-        if not self.has_groups and self.packages:
-            return self._rows_by_edges(extras, groups)
         found = []
         for package in self.packages:
             marker = _marker(package.table, extras, groups)
@@ -197,86 +180,6 @@ class _Lock:
                 fitting = [row for package, row in several if all(_fits(package, edge) for edge in edges)]
                 kept.update(fitting or [row for _, row in several])
         return [row for _, row in found if row in kept]
-
-    def _rows_by_edges(self, extras: frozenset[str], groups: frozenset[str]) -> list[Row]:
-        """The rows that the project's requirements lead to."""
-        if not self.tool:
-            raise UsageError(
-                f"{self.path} is of Poetry 1, and there is no [tool.poetry] in a pyproject.toml beside it",
-                hint="copy the project's pyproject.toml too, or run `poetry lock` with Poetry 2",
-            )
-        roots = list(self._edges(extras, groups))
-        terms: dict[int, list[str]] = {}
-        for at, values in enumerate(self.environments):
-            term = " and ".join(
-                f'{name} == "{values[name]}"' for name in ("sys_platform", "platform_machine", "python_version")
-            )
-            for place in self._reached(roots, at):
-                terms.setdefault(place, []).append(term)
-        rows = []
-        for place, package in enumerate(self.packages):
-            held = terms.get(place, [])
-            if len(held) == len(self.environments):
-                rows.append(package.row)
-            elif held:
-                rows.append(replace(package.row, marker=" or ".join(dict.fromkeys(held))))
-        return rows
-
-    def _reached(self, roots: list[_Edge], at: int) -> Set[int]:
-        """The places of the packages that are installed in an environment: of each name the newest version that all
-        that require it allow.
-        """
-        required: dict[str, set[_Edge]] = {}
-        for _ in range(_ROUNDS):
-            before, required = required, {}
-            places = self._walk(roots, at, before, required)
-            if before == required:
-                return places
-        raise Malformed("its packages exclude each other")
-
-    def _walk(
-        self, roots: list[_Edge], at: int, before: Mapping[str, set[_Edge]], required: dict[str, set[_Edge]]
-    ) -> Set[int]:
-        """One round. before: what required each name in the round before. required: the same in this one, filled."""
-        places: set[int] = set()
-        seen: set[tuple[int, str]] = set()
-        waiting = roots[:]
-        while waiting:
-            edge = waiting.pop()
-            if not self._holds(edge.marker, at):
-                continue
-            required.setdefault(edge.name, set()).add(edge)
-            package = self._choice(edge, before.get(edge.name, set()) | required[edge.name])
-            if package is None:
-                continue
-            place = self.packages.index(package)
-            places.add(place)
-            for extra in ("", *edge.extras):
-                if (place, extra) not in seen:
-                    seen.add((place, extra))
-                    waiting += _edges_with(package, extra)
-        return places
-
-    def _choice(self, edge: _Edge, edges: Collection[_Edge]) -> _Package | None:
-        """The newest package that all edges allow, else that one does; None if the lock has none of the name."""
-        several = self.by_name.get(edge.name, [])
-        if len(several) < 2:
-            return several[0] if several else None
-        fitting = [package for package in several if all(_fits(package, each) for each in edges)]
-        fitting = fitting or [package for package in several if _fits(package, edge)]
-        if not fitting:
-            raise Malformed(f"no {edge.name} of it fits {edge.version}")
-        return max(fitting, key=lambda package: Version(package.row.version))
-
-
-def _edges_with(package: _Package, extra: str) -> Iterator[_Edge]:
-    """What a package requires; extra: what only this extra adds, unless it is empty."""
-    for edge in package.edges:
-        if edge.is_optional is not bool(extra) or (extra and edge.name not in package.extras.get(extra, ())):
-            continue
-        marker = without_extras(edge.marker, frozenset({extra}))
-        if marker is not None:
-            yield replace(edge, marker=marker)
 
 
 def _fits(package: _Package, edge: _Edge) -> bool:
@@ -338,12 +241,8 @@ def _package(table: Table, path: Path) -> _Package:
             row = replace(row, index=DIRECT_URL)
         elif kind == "legacy":
             row = replace(row, index=index_name(url), index_url=url)
-    edges = [edge for each, value in table_of(table, "dependencies").items() for edge in _edges_of(each, value)]
-    extras = {}
-    for extra in table_of(table, "extras"):
-        extras[normalised(extra)] = frozenset(map(_base_name, list_of(table, "extras", extra)))
     reference = str(source.get("reference", "")) if kind == "legacy" else url
-    return _Package(row, table, reference or "pypi", tuple(edges), extras)
+    return _Package(row, table, reference or "pypi")
 
 
 def _file(each: Any, url: str | None) -> LockedFile:

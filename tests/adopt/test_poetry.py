@@ -145,64 +145,12 @@ def test_a_name_twice(tmp_path: Path) -> None:
         locked(tmp_path, package("a", more='groups = ["main"]') + package("a", "2", more='groups = ["main"]'))
 
 
-POETRY_1 = (
-    package("a", more="[package.dependencies]\nb = '>=1'\nc = {version = '*', markers = \"os_name == 'nt'\"}\n")
-    + package("b", "1.0")
-    + package("b", "2.0", more="[package.dependencies]\na = '*'\nf = {version = '*', extras = ['fast']}\n")
-    + package("c")
-    + package("d")
-    + package("e")
-    + package(
-        "f",
-        more="[package.dependencies]\ng = {version = '*', optional = true, markers = \"extra == 'fast'\"}\n"
-        "h = {version = '*', optional = true}\n"
-        "[package.extras]\nfast = ['G[x] (>=1) ; os_name != \"z\"']\nslow = ['h']\n",
-    )
-    + package("g")
-    + package("h")
-)
-REQUIRED_1 = (
-    PROJECT
-    + """[tool.poetry.dependencies]
-python = "^3.10"
-a = "^1.0"
-b = [{version = "<2", python = "<3.11"}, {version = "^2", python = ">=3.11", platform = "linux"}]
-e = {version = "*", optional = true}
-[tool.poetry.dev-dependencies]
-d = "*"
-[tool.poetry.group.more]
-optional = true
-[tool.poetry.group.more.dependencies]
-c = "~1.0"
-"""
-)
-
-
-@pytest.mark.parametrize(
-    ("selection", "python", "expected"),
-    [
-        (PLAIN, "3.10.2", {"a 1.0", "b 1.0"}),
-        (PLAIN, "3.12.1", {"a 1.0", "b 2.0", "f 1.0", "g 1.0"}),
-        (Selection(extras=("x",), groups=("more",)), "3.10.2", {"a 1.0", "b 1.0", "c 1.0", "e 1.0"}),
-        (Selection(default_groups=True), "3.10.2", {"a 1.0", "b 1.0", "d 1.0"}),
-    ],
-)
-def test_what_the_project_requires_in_locks_of_poetry_1(
-    tmp_path: Path, selection: Selection, python: str, expected: set[str]
-) -> None:
-    extras = '[extras]\nx = ["e"]'
-    found = locked(tmp_path, POETRY_1, selection, project=REQUIRED_1, version="2.0", extras=extras)
-    assert installed(found, python) == expected
-    windows = {row.name for row in found.rows if "win32" in row.marker}
-    assert "c" in windows or selection.groups
-
-
 @pytest.mark.parametrize(
     ("packages", "options", "message"),
     [
-        (package("a"), {"version": "3.0"}, r"has the format 3.0; 2 is supported"),
+        (package("a"), {"version": "3.0"}, r"has the format 3.0; 2.1 is the oldest"),
+        (package("a"), {"version": "2.0"}, r"has the format 2.0"),
         (package("a"), {"version": "1.1"}, r"has the format 1.1"),
-        (package("a"), {"version": "2.0", "project": ""}, r"there is no \[tool.poetry\] in"),
         (package("a", more='groups = ["main"]\nmarkers = "os_name ="'), {}, "can't be read: Expected marker operator"),
         (package("a b", more='groups = ["main"]'), {}, "a b 1.0 is no name and version"),
         (package("a", more='[package.source]\ntype = "file"\nurl = "x.whl"'), {}, "a is from x.whl, a file source"),
@@ -211,11 +159,6 @@ def test_what_the_project_requires_in_locks_of_poetry_1(
         ("package = [3]\n", {}, "can't be read: package is no list of tables"),
         ("package = [{name = 'a', version = '1', files = [3]}]\n", {}, "can't be read: files is no list of tables"),
         (package("a", more='groups = ["main"]'), {"python": "3.x"}, "can't be read: .*3.x"),
-        (
-            POETRY_1.replace('version = "1.0"', 'version = "3.0"'),
-            {"version": "2.0", "project": REQUIRED_1},
-            r"no b of it fits <2",
-        ),
     ],
 )  # fmt: skip
 def test_refused(tmp_path: Path, packages: str, options: dict[str, str], message: str) -> None:
