@@ -168,6 +168,9 @@ def _part_fits(
 
 def _unknown_builds(part: Resolution) -> Iterator[FitFinding]:
     """Frameworks of other indexes than PyPI's and PyTorch's, if nothing tells what they are built for."""
+    if part.target.platform is Platform.OSX_ARM64:
+        # No CUDA since 10.2 (NVIDIA, CUDA Toolkit 11.0 release notes).
+        return
     for pin in pins_of(part):
         is_known = pin.build is not None or pin.is_default_index or pin.source is not PackageSource.PYPI
         if pin.name in _FRAMEWORKS and not is_known:
