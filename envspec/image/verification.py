@@ -164,8 +164,8 @@ def compare_layers(expected: Sequence[Layer], found: Sequence[Layer]) -> Iterato
 
 def only_package(title: str) -> str:
     """The package of a layer of one package, else empty."""
-    names = listed_packages([title])
-    return next(iter(names)) if len(names) == 1 else ""
+    names = [*listed_packages([title])]
+    return names[0] if len(names) == 1 else ""
 
 
 def listed_packages(titles: Iterable[str]) -> dict[str, str]:
@@ -204,11 +204,11 @@ def compare_files(
         if before == after:
             continue
         owner = owner_of(path)
-        if before is not None and after is not None:
+        if before and after:
             yield ImageFinding(ImageDrift.CHANGED, owner, f"/{path}", before.value, after.value)
-        elif before is not None and before.kind != FOLDER:
+        elif before and before.kind != FOLDER:
             yield ImageFinding(ImageDrift.FILE_MISSING, owner, f"/{path}", before.value)
-        elif after is not None and after.kind != FOLDER:
+        elif after and after.kind != FOLDER:
             yield ImageFinding(ImageDrift.UNOWNED, owner, f"/{path}", found=after.value)
 
 

@@ -120,8 +120,10 @@ async def _verify(
             await _expect(subject, depth, stack)
         if not has_id:
             _compare_documents(subject)
-        if depth is Depth.FILES:
-            await _compare_files(subject, is_same=has_id and not subject.wrong)
+        if depth is Depth.FILES and (not has_id or subject.wrong):
+            await _compare_files(subject)
+        elif depth is Depth.FILES:
+            result.compared.append("files")
         return result
 
 
@@ -351,9 +353,10 @@ def _is_of_unbuilt(found: ImageFinding, unbuilt: Sequence[Package]) -> bool:
     commits and folders, neither file nor version is known.
     """
     unknown = {each.name for each in unbuilt if each.file.index in {GIT, LOCAL}}
-    if found.drift is ImageDrift.LABEL:
-        return found.path == LABEL_LOCK or (bool(unknown) and found.path == LABEL_PACKAGES)
-    return found.drift is ImageDrift.VERSION and found.package in unknown
+    unsure = {LABEL_LOCK, LABEL_PACKAGES} if unknown else {LABEL_LOCK}
+    if found.drift is ImageDrift.VERSION:
+        return found.package in unknown
+    return found.drift is ImageDrift.LABEL and found.path in unsure
 
 
 def _sha256(pieces: Iterable[bytes]) -> str:
@@ -398,23 +401,18 @@ async def _wrong_layers(subject: _Subject) -> tuple[Layer, ...]:
     return tuple(wrong)
 
 
-async def _compare_files(subject: _Subject, *, is_same: bool) -> None:
+async def _compare_files(subject: _Subject) -> None:
     """Compare the files of layers that are not the lock's with those of the lock's layers that are missing.
-
-    is_same: whether all layers are the lock's.
 
     Raises:
         EnvspecError: why the lock's image can't be built, if no difference is known.
     """
     built, session, result = subject.built, subject.session, subject.result
-    if is_same:
-        result.compared.append("files")
-        return
+    if subject.failed is not None and not result.findings:
+        raise subject.failed
+    if subject.failed is not None:
+        result.not_compared["files"] = subject.failed.message
     if built is None or session is None:
-        if subject.failed is not None:
-            if not result.findings:
-                raise subject.failed
-            result.not_compared["files"] = subject.failed.message
         return
     parts = _parts_of(subject)
     kept = {*_ids(parts.own)} - {*_ids(subject.wrong)}

@@ -48,17 +48,9 @@ def _row(found: ImageFinding) -> Row:
 def as_json(result: ImageVerification) -> str:
     findings = []
     for each in result.findings:
-        findings.append(
-            {
-                "field": each.drift.field,
-                "code": each.drift.value,
-                "package": each.package,
-                "path": each.path,
-                "expected": each.expected,
-                "found": each.found,
-                "text": each.text,
-            }
-        )
+        drift = each.drift
+        parts = {"package": each.package, "path": each.path, "expected": each.expected, "found": each.found}
+        findings.append({"field": drift.field, "code": drift.value, **parts, "text": each.text})
     return document(
         {
             "image": result.image,
