@@ -29,11 +29,12 @@ from envspec.errors import StaleLock, UsageError
 from envspec.lockfile import toml_writer
 from envspec.lockfile.folder import write_folder
 from envspec.lockfile.header import FORMAT, LOCK_FILE, verify_checksum
+from envspec.models import Platform
 from envspec.names import normalised
 from envspec.operations.lock_state import LockRequest
 from envspec.spec.document import PYPROJECT
 from envspec.spec.errors import Problem, SpecError
-from envspec.spec.owner import ADOPTED, SOURCE_FILE
+from envspec.spec.owner import ADOPTED, SOURCE
 from envspec.structs import replace
 from envspec.version import VERSION
 
@@ -48,7 +49,7 @@ _FRAMEWORKS: Final = frozenset({"torch", "jax", "tensorflow", *_TORCH})
 _PYTHONS: Final = ("3.12", "3.11", "3.10", "3.13", "3.14")
 
 
-#: In the folder of an adopted lock, beside SOURCE_FILE: what to warn of.
+#: In the folder of an adopted lock, beside SOURCE: what to warn of.
 _WARNINGS: Final = "warnings"
 
 
@@ -72,7 +73,7 @@ def adopt_lock(path: Path, words: Mapping[str, Any], context: Context, platforms
     """The envspec.lock of another tool's lock, made if it is not in the cache.
 
     words: keys of a spec by table, which replace those of [tool.envspec].
-    platforms: to lock for; by default linux-64.
+    platforms: to lock for; by default those of [tool.envspec], else linux-64.
 
     Raises:
         UsageError: the lock is not of its form; what is selected of it does not exist; torch is in nothing selected.
@@ -81,7 +82,8 @@ def adopt_lock(path: Path, words: Mapping[str, Any], context: Context, platforms
     """
     from envspec.io.cache import JsonCache, cache_root
 
-    path = Path(os.path.normpath(path.absolute()))
+    # `link/../uv.lock` is beside what the link leads to.
+    path = Path(os.path.realpath(path.parent), path.name)
     project = _project(path)
     own = table_of(project, "tool", "envspec")
     pip = _pip(path, own, words)
@@ -91,8 +93,11 @@ def adopt_lock(path: Path, words: Mapping[str, Any], context: Context, platforms
     if name_of(project) == found.name and is_package(project):
         document.setdefault("image", {}).setdefault("project", "wheel")
     document["pip"] = pip
-    if platforms:
+    # Of a lock for several platforms, one of them is chosen later.
+    if not {*platforms} <= {*document["env"].get("platforms", (Platform.LINUX_64.value,))}:
         document["env"]["platforms"] = sorted(platforms)
+    if document["env"].get("platforms") == [Platform.OSX_ARM64.value]:
+        document.pop("cuda", None)
     text = "".join(toml_writer.table(name, values) for name, values in document.items() if isinstance(values, Mapping))
     place = cache_root(context.environ) / ADOPTED / _key(path, text, words, found)
     folder = place / "lock"
@@ -112,8 +117,7 @@ def adopt_lock(path: Path, words: Mapping[str, Any], context: Context, platforms
         except SpecError as error:
             # Lines would be those of the text that was made here.
             raise SpecError(_relocated(error.problems, path)) from None
-        folder.mkdir(parents=True, exist_ok=True)
-        (place / SOURCE_FILE).write_text(str(path), encoding="utf-8")
+        kept.write(SOURCE, str(path))
         kept.write(_WARNINGS, warnings)
         write_folder(folder, files)
     return Adopted(folder, found, tuple(warnings), _unwritten(path, own, words, document))
@@ -185,7 +189,7 @@ def _unwritten(
 def _document(
     path: Path, own: Mapping[str, Any], words: Mapping[str, Any], found: ForeignLock
 ) -> dict[str, dict[str, Any]]:
-    document: dict[str, dict[str, Any]] = {"env": {}, "pip": {}, "cuda": {}}
+    document: dict[str, dict[str, Any]] = {"env": {}, "pip": {}}
     for name in _TABLES:
         table = {**table_of(own, name), **words.get(name, {})}
         if table:

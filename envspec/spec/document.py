@@ -24,6 +24,7 @@ _ONE_PYTHON: Final = re.compile(
     r"|>=(?P<least>3\.\d+)(?:\.0)?,<3\.(?P<next>\d+)"
 )
 
+_MACOS: Final = "osx-arm64"
 #: The folder of specs, whose project is the folder above.
 _SPECS: Final = "specs"
 
@@ -37,10 +38,13 @@ def spec_in(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """The spec in a file, parsed; empty if there is none.
 
     That in a pyproject.toml has the project's name, normalised, and the Python that is the only one `requires-python`
-    allows, unless it has its own.
+    allows, unless it has its own. One whose packages are those of another tool's lock has [cuda], except on macOS
+    alone: the packages decide whether they need CUDA.
     """
     root = root_of(path)
     spec = dict(documents.table_of(data, *root))
+    if "from" in documents.table_of(spec, "pip") and documents.list_of(spec, "env", "platforms") != [_MACOS]:
+        spec.setdefault("cuda", {})
     project, env = data.get("project"), spec.get("env", {})
     if not root or not spec or not isinstance(project, Mapping) or not isinstance(env, Mapping):
         return spec

@@ -5,6 +5,7 @@ On the path of `envspec lock --check`: it imports next to nothing.
 
 from __future__ import annotations
 
+import json
 import os.path
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ from envspec.spec.variants import variant_called
 LOCKS: Final = "locks"
 #: In the cache: locks of other tools as envspec.lock, each in a folder of its own, with the path of what it is made of.
 ADOPTED: Final = "adopted"
-SOURCE_FILE: Final = "source"
+SOURCE: Final = "source"
 #: What to do about two specs with one name.
 TWO_SPECS: Final = "give one of them another `[env] name`, write its lock elsewhere with --output DIR, or delete it"
 
@@ -46,8 +47,8 @@ def adopted_source(directory: Path) -> Path | None:
     place = directory.parent
     if place.parent.name != ADOPTED or place.parent.parent != cache_path(os.environ):
         return None
-    with suppress(OSError, UnicodeDecodeError):
-        return Path((place / SOURCE_FILE).read_text(encoding="utf-8"))
+    with suppress(OSError, ValueError):
+        return Path(json.loads((place / f"{SOURCE}.json").read_bytes()))
     return None
 
 

@@ -123,6 +123,40 @@ def test_who_requires_a_package_does_not_count(scene: Scene) -> None:
     assert user.id_of(lock, *WITHOUT_PROJECT, "--default-groups", "--no-group", "dev") == first
 
 
+def test_a_platform_that_it_is_locked_for_anyway_does_not_count(scene: Scene) -> None:
+    user = scene.user()
+    first = user.id_of(scene.lock, *WITHOUT_PROJECT)
+    assert user.id_of(scene.lock, *WITHOUT_PROJECT, "--platform", "linux-64") == first
+
+
+def test_platforms_without_cuda(scene: Scene) -> None:
+    pyproject = scene.lock.with_name("pyproject.toml")
+    pyproject.write_text(pyproject.read_text().partition("[tool.envspec")[0])
+    for platform in ("osx-arm64", "win-64"):
+        succeeded(scene.user().runs("fit", scene.lock, "--platform", platform))
+    pyproject.write_text(f'{pyproject.read_text()}\n[tool.envspec.cuda]\ngpus = ["H100"]\n')
+    succeeded(scene.user().runs("export", scene.lock, "--platform", "osx-arm64"))
+
+
+def test_its_path_leads_through_a_link(scene: Scene) -> None:
+    user = scene.user()
+    first = user.id_of(scene.lock, *WITHOUT_PROJECT)
+    (scene.lock.parent / "inner").mkdir()
+    (scene.folder / "link").symlink_to(scene.lock.parent / "inner")
+    for path in (scene.folder / "link" / ".." / "uv.lock", Path("..") / "link" / ".." / "uv.lock"):
+        assert user.id_of(path, *WITHOUT_PROJECT) == first
+
+
+def test_lock_gives_the_same_image(scene: Scene) -> None:
+    user = scene.user()
+    pyproject = scene.lock.with_name("pyproject.toml")
+    text = pyproject.read_text().replace("[tool.envspec.image]\n", '[tool.envspec.image]\nproject = "none"\n')
+    pyproject.write_text(f'{text}\n[tool.envspec.pip]\nfrom = "uv.lock"\nextras = ["more"]\n')
+    folder = scene.lock.parent / "locks" / "app"
+    succeeded(user.runs("lock", pyproject, "--output", folder))
+    assert user.id_of(folder) == user.id_of(scene.lock)
+
+
 def test_settings_that_last_are_those_of_the_project(scene: Scene) -> None:
     user = scene.user()
     by_words = user.id_of(scene.lock, *WITHOUT_PROJECT, "--extra", "more")
