@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,18 @@ def test_a_lock_names_no_address_of_the_default_index(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     for host in (PyPI.netloc, PyPI.file_storage_domain):
         assert host not in text
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="this is no checkout of git's")
+def test_no_file_names_the_default_index() -> None:
+    """Its addresses are pip's: examples and tests have others in their place."""
+    from pip._internal.models.index import PyPI
+
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    addresses = (f"//{PyPI.netloc}/".encode(), PyPI.file_storage_domain.encode())
+    named = []
+    for path in listed.splitlines():
+        file = ROOT / path
+        if file.is_file() and any(address in file.read_bytes() for address in addresses):
+            named.append(path)
+    assert named == []
