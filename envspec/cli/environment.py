@@ -45,9 +45,9 @@ def install(
 ) -> Result:
     """Install the environment of a lock on this machine, completely or not at all.
 
-    LOCK is a folder, its envspec.lock, or a name under locks/. Resolves nothing: checks the hash of every archive, and
-    builds packages that are locked as sources. An interrupted run leaves no environment; the next run uses the files
-    that are already fetched. Prints the path of the environment.
+    LOCK is a folder, its envspec.lock, a name under locks/, or a lock of another tool, such as uv.lock. Resolves
+    nothing: checks the hash of every archive, and builds packages that are locked as sources. An interrupted run leaves
+    no environment; the next run uses the files that are already fetched. Prints the path of the environment.
 
     \b
     envspec install pytorch-2.9 --prefix .venv
@@ -89,8 +89,8 @@ def install(
 def verify(lock: str, prefix: Path | None, platform: Platform | None, strict: bool) -> Result:
     """Check that an environment contains exactly what is locked, file by file.
 
-    LOCK is a folder, its envspec.lock, or a name under locks/. Resolves, fetches and changes nothing. Exit code 8, with
-    all differences, if the environment differs.
+    LOCK is a folder, its envspec.lock, a name under locks/, or a lock of another tool, such as uv.lock. Resolves,
+    fetches and changes nothing. Exit code 8, with all differences, if the environment differs.
 
     \b
     envspec verify pytorch-2.9                     the active environment

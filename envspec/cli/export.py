@@ -27,8 +27,8 @@ from envspec.operations.export import FORMATS
 def command(lock: str, path: Path | None, offline: bool, **chosen: Any) -> Result | int:
     """Write a lock as a file of another tool, with every version pinned.
 
-    LOCK is a folder, its envspec.lock, or a name under locks/. What the format can't contain, such as a base image,
-    is listed in the file's first comments and as a warning.
+    LOCK is a folder, its envspec.lock, a name under locks/, or a lock of another tool, such as uv.lock. What the format
+    can't contain, such as a base image, is listed in the file's first comments and as a warning.
 
     \b
     envspec export pytorch-2.9 --output .              pylock.pytorch-2-9.toml

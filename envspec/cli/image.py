@@ -87,6 +87,7 @@ def build(lock: str, dry_run: bool, **chosen: Any) -> Result:
     kept in envspec's cache.
 
     \b
+    envspec image build uv.lock --push ghcr.io/team/train:1
     envspec image build pytorch-2.9 --load                into this engine
     envspec image build pytorch-2.9 --output train.tar    for docker load
     envspec image build pytorch-2.9 --push ghcr.io/team/train:1

@@ -31,9 +31,9 @@ _FORMATS: Final = "Text for people, JSON for programs, Markdown for a pull reque
 def explain(lock: str, package: str | None) -> Result:
     """Show every decision of a lock with its reason and source, or one of its packages.
 
-    LOCK is a folder, its envspec.lock, or a name under locks/. For a PACKAGE, by its PyPI or conda name: what requires
-    it, the newest version up to the lock's date (the locked one, or why it was rejected), its GPU code, its files and
-    sizes. Reads the lock only: resolves and fetches nothing.
+    LOCK is a folder, its envspec.lock, a name under locks/, or a lock of another tool, such as uv.lock. For a PACKAGE,
+    by its PyPI or conda name: what requires it, the newest version up to the lock's date (the locked one, or why it was
+    rejected), its GPU code, its files and sizes. Reads the lock only: resolves and fetches nothing.
 
     \b
     envspec explain pytorch-2.9            every decision
@@ -90,8 +90,9 @@ def fit(
 ) -> Result:
     """Check whether a machine can run a lock, and if not, show the smallest change that helps.
 
-    LOCK is a folder, its envspec.lock, or a name under locks/. Without --driver, --gpu and --platform: this machine, as
-    its driver and NVML describe it. With any of them: the machine that they describe; the rest is not checked.
+    LOCK is a folder, its envspec.lock, a name under locks/, or a lock of another tool, such as uv.lock. Without
+    --driver, --gpu and --platform: this machine, as its driver and NVML describe it. With any of them: the machine that
+    they describe; the rest is not checked.
 
     \b
     envspec fit pytorch-2.9                                this machine

@@ -90,7 +90,7 @@ class _Lazy(click.Group):
 @click.version_option(VERSION, prog_name="envspec")
 @output.messages
 def cli() -> None:
-    """Reproducible GPU environments: one TOML spec, one lock, one image."""
+    """Reproducible GPU environments: an image from your project's lock, or from one TOML spec."""
 
 
 def main() -> None:

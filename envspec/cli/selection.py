@@ -190,8 +190,7 @@ def mention(found: Adopted) -> None:
     if left_out := found.found.left_out:
         parts.append(f"left out: {some_of([each.words for each in left_out], _MOST_NAMED)}")
     if found.warnings:
-        command = f"`envspec image build {found.found.path.name} --dry-run`"
-        parts.append(f"{counted(len(found.warnings), 'warning')}: see {command}")
+        parts.append(f"`envspec image build --dry-run` shows {counted(len(found.warnings), 'warning')}")
     if parts:
         output.info("; ".join(parts))
 

@@ -233,6 +233,18 @@ def test_a_folder_outside_of_the_project_is_not_built(scene: Scene, through_a_li
         assert f"own is the folder {source} of the project in {folder}, which leads out of it" in refused(ran, 2)
 
 
+def test_a_dockerfile_of_a_project_says_how_to_leave_it_out(scene: Scene) -> None:
+    """Nobody wrote [image] project: it follows from the project's [build-system]."""
+    build = '\n[build-system]\nrequires = []\nbuild-backend = "backend"\n'
+    lock = write_project(scene.folder / "built", build + settings_of(scene.servers.base), scene.servers.index)
+    user = scene.user()
+    message = refused(user.runs("export", lock, "--format", "dockerfile"), 2)
+    assert 'or leave the project out: `project = "none"` in [tool.envspec.image]' in message
+    with lock.with_name("pyproject.toml").open("a") as file:
+        file.write('project = "none"\n')
+    assert "COPY" in succeeded(user.runs("export", lock, "--format", "dockerfile")).stdout
+
+
 @confined
 def test_tools_that_are_newer_than_all_packages_build_a_project(scene: Scene) -> None:
     """`uv init` requires the uv_build of its own release: the first date with one is the same on every machine."""

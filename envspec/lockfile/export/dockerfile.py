@@ -249,6 +249,8 @@ def _refuse_other_contents(lock: Lock) -> None:
         hint = "build the image by `envspec image build`"
         if lock.export is not None:
             hint += ", and remove `dockerfile` from [export]"
+        elif lock.is_adopted and image.project:
+            hint += ', or leave the project out: `project = "none"` in [tool.envspec.image]'
         raise UsageError(f"a Dockerfile of {lock.name} can't have {' and '.join(named)}", hint=hint)
 
 
