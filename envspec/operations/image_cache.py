@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 #: Part of every key: increase it if the same lock would give another image.
-FORM: Final = 3
+FORM: Final = 4
 #: In a lock whose image contains code that is not of the lock, and perhaps in others: of the project, and of folders
 #: that another tool's lock names.
 _OF_CODE: Final = (b"\nproject = ", b"\ncopy = ", b'\nunbuilt = "locked"')
