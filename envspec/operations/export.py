@@ -15,6 +15,7 @@ from envspec.errors import UsageError
 from envspec.io.files import replace_user_file
 from envspec.lockfile.folder import NamedLock, named_lock
 from envspec.operations.lock_state import packages_in, part_of
+from envspec.spec.owner import adopted_source
 from envspec.structs import replace
 
 if TYPE_CHECKING:
@@ -223,6 +224,8 @@ def _locations(lock: Lock, packages: Sequence[Package], context: Context) -> Map
 
 def _spec_folder(lock: Lock) -> Path:
     """The folder of a lock's spec, which names local projects."""
+    if lock.directory is not None and (source := adopted_source(lock.directory)):
+        return source.parent
     return ((lock.directory or Path("locks", lock.name)) / lock.spec).parent
 
 

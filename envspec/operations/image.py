@@ -38,7 +38,7 @@ from envspec.operations.shared_files import refuse_conflicts
 from envspec.registry.reference import parse
 from envspec.registry.types import OCI_INDEX, OCI_MANIFEST, Blob, Descriptor, Manifest, ManifestKind, digest_of
 from envspec.settings import parse_mirrors
-from envspec.spec.document import read_spec
+from envspec.spec.document import PYPROJECT, read_spec
 from envspec.spec.owner import adopted_source, find_spec_of
 from envspec.structs import replace
 
@@ -174,9 +174,12 @@ def with_mirrors_of(lock: Lock, context: Context) -> Context:
     """
     if lock.directory is None:
         return context
-    spec = None
-    with suppress(UsageError):
-        spec = find_spec_of(lock.spec, lock.directory)
+    if source := adopted_source(lock.directory):
+        spec: Path | None = source.with_name(PYPROJECT)
+    else:
+        spec = None
+        with suppress(UsageError):
+            spec = find_spec_of(lock.spec, lock.directory)
     if spec is None:
         return context
     try:

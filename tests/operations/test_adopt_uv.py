@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -155,6 +156,21 @@ def test_lock_gives_the_same_image(scene: Scene) -> None:
     folder = scene.lock.parent / "locks" / "app"
     succeeded(user.runs("lock", pyproject, "--output", folder))
     assert user.id_of(folder) == user.id_of(scene.lock)
+
+
+def test_mirrors_are_those_of_the_project(scene: Scene) -> None:
+    pyproject = scene.lock.with_name("pyproject.toml")
+    mirrors = f'\n[tool.envspec.registry.mirrors]\n"docker.io" = "{scene.servers.registry.host}"\n'
+    pyproject.write_text(pyproject.read_text() + mirrors)
+    user = scene.user()
+    del user.environ["ENVSPEC_REGISTRY_MIRRORS"]
+    user.id_of(scene.lock, *WITHOUT_PROJECT)
+
+
+def test_its_folder_has_a_name_that_is_no_text(scene: Scene) -> None:
+    lock = Path(os.fsdecode(os.fsencode(scene.folder) + b"/\xff"), "uv.lock")
+    shutil.copytree(scene.lock.parent, lock.parent)
+    assert scene.user().id_of(lock, *WITHOUT_PROJECT) == scene.user("other").id_of(scene.lock, *WITHOUT_PROJECT)
 
 
 def test_settings_that_last_are_those_of_the_project(scene: Scene) -> None:

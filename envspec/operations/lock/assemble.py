@@ -70,7 +70,8 @@ def assemble(packages: Resolved) -> Lock:
         conda_as_of=tuple(sorted(conda.cutoffs.items())),
         channels=conda.channels,
         base_sha256=state.base_sha256,
-        spec=path_from_lock(state.request.spec_path, state.request.directory),
+        # The cache knows what an adopted lock is made of: see `adopted_source`.
+        spec="" if state.request.is_adopted else path_from_lock(state.request.spec_path, state.request.directory),
         package_ages=tuple(state.package_ages().values()),
         overrides=overrides_of(spec) if spec.pip.dependencies else (),
         commits=pypi.commits,
