@@ -39,7 +39,7 @@ class ImageDrift(Enum):
     PLATFORM = "platform", "config", "it is for {found}, not for {expected}"
     LABEL = "label", "label", "{path}: {found}; from the lock: {expected}"
     CONFIG = "config", "config", "{path}: {found}; from the lock: {expected}"
-    CONFIG_BYTES = "config-bytes", "config", "its bytes differ, its values are the same"
+    CONFIG_BYTES = "config-bytes", "config", "its history or the form of its JSON differs, all else is the same"
     BASE = "base", "base", "its layers are not those of the locked base, {expected}"
     LAYER = "layer", "layer", "layer `{path}` has the content {found}, the lock gives {expected}"
     LAYER_EXTRA = "layer-extra", "layer", "layer `{path}` is not of the lock"

@@ -304,7 +304,10 @@ def other_keys(config: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
     for number in range(len(config["history"])):
         found = copy.deepcopy(config)
         found["history"][number]["comment"] = "more"
-        yield found, "config"
+        yield found, "its history"
+    found = copy.deepcopy(config)
+    found["history"].append({"created_by": "CMD x", "empty_layer": True})
+    yield found, "its history"
     yield {**config, "architecture": "arm64"}, "linux/arm64"
 
 
