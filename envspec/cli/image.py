@@ -338,6 +338,7 @@ def _plan(request: ImageRequest, chosen: Mapping[str, Any], secrets: Sequence[st
         "images": images,
         "missing_wheels": len(missing),
         "missing_bytes": fetched,
+        "missing_unsized": sizes.count(None),
         "secret_files": list(secrets),
         **targets,
     }

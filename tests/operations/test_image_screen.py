@@ -73,6 +73,7 @@ def test_quiet_and_json(user: ImageUser) -> None:
         summary = json.loads(built(user, "-q", "--format", "json", *words).stdout)["summary"]
         assert [each["packages"] for each in summary["platforms"]] == [2]
         assert summary["left_out"][0] == {"words": "--extra more", "packages": 1}
+    assert json.loads(built(user, "--format", "json", "--dry-run").stdout)["missing_unsized"] == 0
 
 
 def test_the_text_to_paste_selects_the_same(user: ImageUser) -> None:
