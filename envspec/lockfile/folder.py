@@ -95,11 +95,14 @@ def _not_a_lock(argument: str, cwd: Path) -> UsageError:
             f"{argument} is a lock of another tool, and envspec's own locks are needed here",
             hint=f'write one: a spec with `from = "{Path(argument).name}"` in [pip], and `envspec lock`',
         )
-    hint = f"name a folder with an {LOCK_FILE}, a name under {LOCKS}/, or a lock of another tool, such as uv.lock"
+    hint = (
+        f"name a folder with an {LOCK_FILE}, a name under {LOCKS}/, or a uv.lock, pylock.toml, poetry.lock, pixi.lock, "
+        "conda-lock.yml or requirements.txt with hashes, which other tools export"
+    )
     try:
         name = str(read_spec(cwd / argument)["env"]["name"])
     except (OSError, ValueError, LookupError, TypeError):
-        return UsageError(f"{argument} is not a lock", hint=hint)
+        return UsageError(f"{argument} is not a lock that envspec reads", hint=hint)
     hint = f"lock it: `envspec lock {argument}`; then name its lock, {name}"
     if name in names_of_locks(cwd):
         hint = f"name its lock: {name}"

@@ -33,13 +33,14 @@ def image_summary(
         size = BuiltSize(*sizes[number]) if sizes else None
         images.append(summarize(lock, platform, facts, size))
     found = ImageSummary(lock.name, tuple(images))
+    if lock.is_adopted and (adopted is None or adopted.found.name):
+        found = replace(found, project=_project(lock))
     if adopted is None:
         return found
     left_out = [LeftOutSummary(each.words, len(each.packages)) for each in adopted.found.left_out]
     settings = toml_writer.table("tool.envspec", adopted.unwritten).strip() if adopted.unwritten else ""
     installed_by = _installed_by(adopted.found)
-    project = _project(lock) if adopted.found.name else ""
-    return replace(found, left_out=tuple(left_out), installed_by=installed_by, settings=settings, project=project)
+    return replace(found, left_out=tuple(left_out), installed_by=installed_by, settings=settings)
 
 
 def _project(lock: Lock) -> str:

@@ -311,7 +311,10 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-NO_LOCK = "name a folder with an envspec.lock, a name under locks/, or a lock of another tool, such as uv.lock"
+NO_LOCK = (
+    "name a folder with an envspec.lock, a name under locks/, or a uv.lock, pylock.toml, poetry.lock, pixi.lock, "
+    "conda-lock.yml or requirements.txt with hashes, which other tools export"
+)
 
 
 @pytest.mark.parametrize(
@@ -328,7 +331,7 @@ def test_words_for_a_lock(project: Path, argument: str) -> None:
     [
         ("pytorch-2.7", "there is no lock pytorch-2.7\n  hint: did you mean pytorch-2.9 or pytorch-2.8?"),
         ("zebra", "there is no lock zebra\n  hint: locks under locks/: cpu, pytorch-2.8, pytorch-2.9"),
-        ("cpu.toml", f"cpu.toml is not a lock\n  hint: {NO_LOCK}"),
+        ("cpu.toml", f"cpu.toml is not a lock that envspec reads\n  hint: {NO_LOCK}"),
         (
             "uv.lock",
             "uv.lock is a lock of another tool, and envspec's own locks are needed here\n"

@@ -64,6 +64,7 @@ def test_an_image_of_an_ordinary_lock(user: ImageUser, tmp_path: Path) -> None:
     shutil.copytree(folder / "lock", tmp_path / "lock")
     ran = succeeded(user.image("build", tmp_path / "lock"))
     assert "\n  packages    2 (" in ran.stderr
+    assert "\n  project     not in the image: " in ran.stderr
     assert "left out" not in ran.stderr
 
 
