@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import lzma
+import posixpath
 import tarfile
+import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,6 +30,7 @@ from envspec.registry.types import OCI_PLATFORMS, Descriptor, ManifestKind, dige
 from envspec.verifier.regular import open_regular
 
 _PIECE_BYTES: Final = 1 << 20
+_NO_TAR: Final = (tarfile.TarError, OSError, EOFError, zlib.error, lzma.LZMAError)
 _UNREADABLE: Final = (LookupError, TypeError, ValueError, AttributeError, RecursionError, OSError)
 
 
@@ -109,14 +113,14 @@ def read_path(name: str, platform: Platform) -> FoundImage | None:
                 with _member(archive, inner) as file:
                     return file.read(CONFIG_BYTES)
 
-            names = archive.getnames()
+            names = set(map(posixpath.normpath, archive.getnames()))
             if "index.json" not in names:
                 return _read_docker_archive(name, archive, read)
             image = _read_layout(name, platform, read, lambda blob: _tar_pieces(path, _path(blob.digest)))
             if "manifest.json" in names:
                 _check_manifest_json(image, read)
             return image
-    except (tarfile.TarError, OSError) as error:
+    except _NO_TAR as error:
         why = str(error).partition("\n")[0].rstrip(" (-:")
         raise NoImage(name, f"no tar that can be read: {why}") from error
 
@@ -187,7 +191,11 @@ def _unreadable(name: str, error: Exception) -> NoImage:
 
 
 def _member(archive: tarfile.TarFile, inner: str) -> IO[bytes]:
-    member = archive.extractfile(inner)
+    try:
+        member = archive.extractfile(inner)
+    except KeyError:
+        # As `tar --create --directory LAYOUT .` names it.
+        member = archive.extractfile(f"./{inner}")
     if member is None:
         raise KeyError(inner)
     return member

@@ -448,7 +448,10 @@ def test_the_same_image_in_every_form(compression: str, bytecode: tuple[str, ...
         *(f"{host}/team/app:{folder.name}", f"{host}/team/app:{folder.name}-again"),
         as_docker_archive(image, folder / "docker.tar"),
         packed_again(image, folder / "packed"),
+        folder / "dots.tar",
     ]
+    with tarfile.open(folder / "dots.tar", "w") as tar:
+        tar.add(folder / "layout", ".")
     for each, depth in itertools.product(images, Depth):
         for who, place in ((scene.user, scene.user.folder / "lock"), (builder, folder / "lock")):
             context = Context.from_environment(who.environ)
@@ -543,6 +546,19 @@ def test_what_is_no_image(scene: Scene) -> None:
     for name in ("nothing", "lock", "python"):
         assert name in refused(scene.user.image("verify", name, "lock"), 2)
     assert "there is no lock nothing" in refused(scene.user.image("verify", "layout", "nothing"), 2)
+
+
+@pytest.mark.parametrize("suffix", ["gz", "xz", "bz2"])
+def test_a_packed_tar_that_ends_early(suffix: str, scene: Scene) -> None:
+    path = scene.new_folder()
+    with tarfile.open(path, f"w:{suffix}") as tar:
+        tar.add(scene.layout, ".")
+        noise = random.Random(7).randbytes(2_000_000)
+        info = tarfile.TarInfo("noise")
+        info.size = len(noise)
+        tar.addfile(info, io.BytesIO(noise))
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert "can be read" in refused(scene.user.image("verify", path, "lock"), 2)
 
 
 JUNK: Final[tuple[Any, ...]] = (None, 7, "", "x", [], [7], {}, {"x": 7}, [{"x": 7}], [None], "\0", -1, 10**400)
