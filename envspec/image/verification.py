@@ -22,6 +22,8 @@ from envspec.verifier.types import PYTHON
 
 #: Begins a layer's text in the history of an image; see `config.image_config`.
 OWN: Final = "envspec: "
+#: Instead of a value.
+NOT_SET: Final = "not set"
 _LABELS: Final = "config.Labels."
 _ENV: Final = "config.Env"
 #: Compared as layers.
@@ -137,7 +139,7 @@ def _values(value: object, path: str = "", depth: int = 3) -> Iterator[tuple[str
 
 def _shown(value: object) -> str:
     if value is None:
-        return "not set"
+        return NOT_SET
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -21,7 +21,7 @@ from envspec.errors import EnvspecError, OfflineMiss, UsageError
 from envspec.image.base import ManifestCache, base_at, pinned_base
 from envspec.image.base_contents import read_streamed
 from envspec.image.build import BuiltImage
-from envspec.image.config import LABEL_LOCK, LABEL_PACKAGES, Base, canonical, image_config, own_labels
+from envspec.image.config import LABEL_LOCK, LABEL_PACKAGES, Base, canonical, image_config, own_labels, packages_sha256
 from envspec.image.layers.contents import BadLayer, LayerContents, Pattern, merged, read_layer
 from envspec.image.layers.ownership import OwnedPathCache
 from envspec.image.layers.store import BlobStore
@@ -31,6 +31,7 @@ from envspec.image.services import ServicesSource, has_pip, services_config, wor
 from envspec.image.sources.bytecode import CompilerFailed, NoCompiler
 from envspec.image.sources.system import title_of as system_title
 from envspec.image.verification import (
+    NOT_SET,
     OWN,
     ImageDrift,
     ImageFinding,
@@ -174,7 +175,10 @@ def _known_ids(name: str, subject: _Subject) -> set[str]:
     """IDs that the lock records, or that this machine has built. name: of the lock, as the user wrote it."""
     lock, platform = subject.lock, subject.platform
     found = set[str]()
-    if not lock.image.has_code:
+    # A record that a merge of two locks has left is of other packages.
+    packages = {"config": {"Labels": {LABEL_PACKAGES: packages_sha256(subject.resolution)}}}
+    is_stale = any(each.found != NOT_SET for each in compare_config(packages, subject.config, whole=False))
+    if not lock.image.has_code and not is_stale:
         found.update(row.id for row in lock.images if row.platform is platform)
     # The project's code may not be here.
     with suppress(UsageError):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import bz2
 import copy
 import gzip
 import hashlib
 import io
 import itertools
 import json
+import lzma
 import random
 import shutil
 import tarfile
@@ -522,6 +524,16 @@ def test_a_recorded_id_needs_no_wheel_even_for_the_files(scene: Scene) -> None:
     assert json.loads(ran.stdout)["compared"] == ["labels", "config", "base", "layers", "image ID", "files"]
 
 
+def test_a_recorded_id_of_other_packages_does_not_count(scene: Scene) -> None:
+    """As a merge of two locks may leave it."""
+    built = scene.user.id_of(scene.user.folder / "lock")
+    lock = replace(scene.lock_of(OTHERS[0], *WHEELS[1:]), images=(ImageId(X86, built, pyc=True),))
+    place = scene.user.writes_lock(lock, "merged")
+    for depth in Depth:
+        named = names_in(scene.verify(scene.layout, place, depth))
+        assert "package alpha  1.0 is in the image, the lock has 1.1" in named
+
+
 def test_files_that_can_not_be_compared_are_no_success(scene: Scene) -> None:
     folder = scene.new_folder()
     reader = scene.user_in(folder)
@@ -548,16 +560,11 @@ def test_what_is_no_image(scene: Scene) -> None:
     assert "there is no lock nothing" in refused(scene.user.image("verify", "layout", "nothing"), 2)
 
 
-@pytest.mark.parametrize("suffix", ["gz", "xz", "bz2"])
-def test_a_packed_tar_that_ends_early(suffix: str, scene: Scene) -> None:
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress], ids=["gz", "bz2", "xz"])
+def test_a_packed_tar_that_ends_early(pack: Callable[[bytes], bytes], scene: Scene) -> None:
     path = scene.new_folder()
-    with tarfile.open(path, f"w:{suffix}") as tar:
-        tar.add(scene.layout, ".")
-        noise = random.Random(7).randbytes(2_000_000)
-        info = tarfile.TarInfo("noise")
-        info.size = len(noise)
-        tar.addfile(info, io.BytesIO(noise))
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    packed = pack(tar_with([(tarfile.TarInfo("noise"), random.Random(7).randbytes(2_000_000))] * 2))
+    path.write_bytes(packed[: len(packed) // 2])
     assert "can be read" in refused(scene.user.image("verify", path, "lock"), 2)
 
 
