@@ -160,9 +160,13 @@ def _exported(path: Path, selection: Selection, project: _Package) -> list[str]:
 
     environ = {name: value for name, value in os.environ.items() if not name.startswith("UV_")}
     command = [uv.find_uv_bin(), *_EXPORT, *_words(selection)]
-    done = subprocess.run(  # noqa: S603 (uv itself; names of extras and groups are checked)
-        command, cwd=path.parent, env=environ, capture_output=True, text=True, timeout=_SECONDS, check=False
-    )
+    try:
+        done = subprocess.run(  # noqa: S603 (uv itself; names of extras and groups are checked)
+            command, cwd=path.parent, env=environ, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        shown = " ".join(("uv", *command[1:]))
+        raise UsageError(f"{path}: uv did not read it within {_SECONDS} s", hint=f"run `{shown}` there") from None
     if done.returncode != 0:
         problem = done.stderr.strip().removeprefix("error: ")
         hint = _choices(project)

@@ -20,11 +20,11 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from envspec import documents
 from envspec.adopt import is_foreign, read_lock, selection_of
-from envspec.adopt.rows import ForeignLock
+from envspec.adopt.rows import ForeignLock, Selection
 from envspec.adopt.selected import is_package, name_of
 from envspec.context import Context, ReporterOf
 from envspec.data import facts_version
-from envspec.documents import table_of
+from envspec.documents import list_of, table_of
 from envspec.errors import StaleLock, UsageError
 from envspec.lockfile import toml_writer
 from envspec.lockfile.folder import write_folder
@@ -86,17 +86,23 @@ def adopt_lock(path: Path, words: Mapping[str, Any], context: Context, platforms
     path = Path(os.path.realpath(path.parent), path.name)
     project = _project(path)
     own = table_of(project, "tool", "envspec")
+    _check_tables(own, path)
     pip = _pip(path, own, words)
-    found = read_lock(path, selection_of(pip))
+    selection = Selection()
+    # What is of another type is refused below, with all else that is wrong with the settings.
+    with suppress(TypeError, ValueError):
+        selection = selection_of(pip)
+    found = read_lock(path, selection)
     _check_torch(found)
     document = _document(path, own, words, found)
     if name_of(project) == found.name and is_package(project):
         document.setdefault("image", {}).setdefault("project", "wheel")
     document["pip"] = pip
+    locked = list_of(document, "env", "platforms") or [Platform.LINUX_64.value]
     # Of a lock for several platforms, one of them is chosen later.
-    if not {*platforms} <= {*document["env"].get("platforms", (Platform.LINUX_64.value,))}:
-        document["env"]["platforms"] = sorted(platforms)
-    if document["env"].get("platforms") == [Platform.OSX_ARM64.value]:
+    if any(each not in locked for each in platforms):
+        locked = document["env"]["platforms"] = sorted(platforms)
+    if locked == [Platform.OSX_ARM64.value]:
         document.pop("cuda", None)
     text = "".join(toml_writer.table(name, values) for name, values in document.items() if isinstance(values, Mapping))
     place = cache_root(context.environ) / ADOPTED / _key(path, text, words, found)
@@ -148,6 +154,17 @@ def _project(path: Path) -> dict[str, Any]:
         return documents.read_toml(beside)
     except ValueError as error:
         raise UsageError(f"{beside}: {error}", hint="correct it") from error
+
+
+def _check_tables(own: Mapping[str, Any], path: Path) -> None:
+    """Refuse [tool.envspec] in which something else stands for a table."""
+    wrong = []
+    for name in ("pip", *_TABLES):
+        if not isinstance(own.get(name, {}), Mapping):
+            hint = f"write [tool.envspec.{name}]"
+            wrong.append(Problem(str(path.with_name(PYPROJECT)), None, f"[tool.envspec] {name}", "is no table", hint))
+    if wrong:
+        raise SpecError(wrong)
 
 
 def _pip(path: Path, own: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,11 @@ def pylock(*files: str) -> str:
     return text
 
 
-def adopted(folder: Path, text: str, words: Mapping[str, Any] | None = None) -> Adopted:
+def adopted(folder: Path, text: str, words: Mapping[str, Any] | None = None, platforms: Sequence[str] = ()) -> Adopted:
     lock = folder / "pylock.toml"
     lock.write_text(text, encoding="utf-8")
     context = Context(environ={"ENVSPEC_CACHE_DIR": str(folder / "cache")}, home=folder, cache=folder / "cache")
-    return adopt_lock(lock, words or {}, context)
+    return adopt_lock(lock, words or {}, context, platforms)
 
 
 def test_warnings_are_given_each_time(tmp_path: Path) -> None:
@@ -77,6 +77,32 @@ def test_what_would_choose_packages_is_refused(tmp_path: Path) -> None:
     settings = '[tool.envspec.pip]\nfrom = "pylock.toml"\ndependencies = ["einops"]\n'
     (tmp_path / "pyproject.toml").write_text(settings, encoding="utf-8")
     with pytest.raises(SpecError, match=r"\[tool.envspec\] pip.dependencies: chooses packages"):
+        adopted(tmp_path, pylock("six-1.17.0-py3-none-any.whl"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ('pip]\nfrom = "pylock.toml"\nextras = "more"\n', "pip.extras"),
+        ('pip]\nfrom = "pylock.toml"\ngroups = [3]\n', "pip.groups"),
+        ("env]\nplatforms = 3\n", "env.platforms"),
+        ("env]\npython = []\n", "env.python"),
+        ("env]\nname = []\n", "env.name"),
+        ("image]\nproject = 3\n", "image.project"),
+        ("system]\napt = 3\n", "system.apt"),
+        ("cuda]\ngpus = [3]\n", "cuda.gpus"),
+    ],
+)
+def test_settings_of_another_type_are_refused(tmp_path: Path, settings: str, problem: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(f"[tool.envspec.{settings}", encoding="utf-8")
+    with pytest.raises(SpecError, match=rf"\[tool.envspec\] {problem}"):
+        adopted(tmp_path, pylock("six-1.17.0-py3-none-any.whl"), platforms=("linux-64",))
+
+
+@pytest.mark.parametrize("table", ["pip", "env", "image"])
+def test_a_table_of_settings_that_is_none_is_refused(tmp_path: Path, table: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(f"[tool.envspec]\n{table} = 3\n", encoding="utf-8")
+    with pytest.raises(SpecError, match=rf"\[tool.envspec\] {table}"):
         adopted(tmp_path, pylock("six-1.17.0-py3-none-any.whl"))
 
 
