@@ -39,7 +39,7 @@ from packaging.specifiers import SpecifierSet
 from envspec.adopt.selected import PYPROJECT, environments, project_beside, read_document, tables_of
 from envspec.credentials import without_credentials
 from envspec.documents import list_of, table_of
-from envspec.errors import UsageError
+from envspec.errors import StaleLock, UsageError
 from envspec.models import Platform
 from envspec.names import normalised
 from envspec.structs import replace
@@ -48,6 +48,10 @@ Table: TypeAlias = Mapping[str, Any]
 #: Pythons that `requires-python` is compared on.
 _PYTHONS: Final = ("2.7", *(f"3.{minor}.{patch}" for minor in range(30) for patch in range(30)), "4.0")
 _EXTRA: Final = re.compile(r"""extra == ['"]([^'"]+)['"]""")
+#: How other tools write their locks again.
+_LOCKING: Final = {"uv.lock": "`uv lock`", "poetry.lock": "`poetry lock`"}
+#: Differences in a message.
+_MOST: Final = 8
 #: Source.
 _UNKNOWN: Final = "?"
 
@@ -84,6 +88,25 @@ class _Entry(Struct, frozen=True):
 
 #: Where something is required, such as `extra gpu` -> what is.
 Scopes: TypeAlias = dict[str, list[_Entry]]
+
+
+def check_is_current(path: Path, instead: str = "") -> None:
+    """Refuse a lock that is older than changes of its project, as far as that can be known without resolving.
+
+    instead: the end of the hint, another way out.
+
+    Raises:
+        StaleLock: names the first changes.
+    """
+    found = differences(path)
+    if not found:
+        return
+    shown = "".join(f"\n  {text}" for text in found[:_MOST])
+    more = f"\n  and {len(found) - _MOST} more" if len(found) > _MOST else ""
+    raise StaleLock(
+        f"{path} is older than its project:{shown}{more}",
+        hint=f"lock it again with the tool that wrote it, {_LOCKING.get(path.name, 'as its first lines say')}{instead}",
+    )
 
 
 def differences(path: Path) -> list[str] | None:

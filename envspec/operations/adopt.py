@@ -22,6 +22,7 @@ from envspec import documents
 from envspec.adopt import is_foreign, read_lock, selection_of
 from envspec.adopt.rows import ForeignLock, Selection
 from envspec.adopt.selected import is_package, name_of
+from envspec.adopt.stale import check_is_current
 from envspec.context import Context, ReporterOf
 from envspec.data import facts_version
 from envspec.documents import list_of, table_of
@@ -93,6 +94,8 @@ def adopt_lock(path: Path, words: Mapping[str, Any], context: Context, platforms
     with suppress(TypeError, ValueError):
         selection = selection_of(pip)
     found = read_lock(path, selection)
+    if not words.get("lock", {}).get("frozen"):
+        check_is_current(path, ", or use it as it is with `--frozen`")
     _check_torch(found)
     document = _document(path, own, words, found)
     if name_of(project) == found.name and is_package(project):
@@ -105,16 +108,13 @@ def adopt_lock(path: Path, words: Mapping[str, Any], context: Context, platforms
     if locked == [Platform.OSX_ARM64.value]:
         document.pop("cuda", None)
     text = "".join(toml_writer.table(name, values) for name, values in document.items() if isinstance(values, Mapping))
-    place = cache_root(context.environ) / ADOPTED / _key(path, text, words, found)
+    place = cache_root(context.environ) / ADOPTED / _key(path, text, found)
     folder = place / "lock"
     kept = JsonCache(place)
     warnings = kept.read_as(_WARNINGS, list[str])
     if warnings is None or not _is_whole(folder):
-        from envspec.operations.lock.adopted import check_is_current
         from envspec.operations.lock.stages import compile_lock
 
-        if not words.get("lock", {}).get("frozen"):
-            check_is_current(path, ", or use it as it is with `--frozen`")
         warnings = []
         reporting = replace(context, reporter=ReporterOf(context.reporter, warning=warnings.append))
         request = LockRequest(path, folder, text=text, is_adopted=True)
@@ -280,17 +280,10 @@ def _described(left_out: Iterable[Any]) -> str:
     return ", ".join(f"{each.kind} {each.name}" for each in left_out)
 
 
-def _key(path: Path, text: str, words: Mapping[str, Any], found: ForeignLock) -> str:
-    """Names all that the lock follows from: files that uv reads, settings, and what makes locks of them."""
-    lock = path.read_bytes()
-    digests = [hashlib.sha256(lock).hexdigest()]
-    members = re.findall(rb'(?:editable|directory|virtual) = "([^"]+)"', lock)
-    for folder in sorted({".", *(each.decode(errors="replace") for each in members)}):
-        with suppress(OSError, ValueError):
-            digests.append(hashlib.sha256((path.parent / folder / PYPROJECT).read_bytes()).hexdigest())
-    # Requirements files include others.
-    rows = msgspec.json.encode([found.rows, found.indexes, found.links], order="deterministic")
-    digests.append(hashlib.sha256(rows).hexdigest())
-    is_frozen = bool(words.get("lock"))
-    values = [VERSION, FORMAT, facts_version(), str(path), text, is_frozen, *digests]
+def _key(path: Path, text: str, found: ForeignLock) -> str:
+    """Names all that the lock follows from: the files, settings, and what makes locks of them."""
+    # Requirements files include others, and a pyproject.toml may have the Pythons.
+    read = msgspec.json.encode([found.rows, found.indexes, found.links, found.requires_python], order="deterministic")
+    digests = [hashlib.sha256(each).hexdigest() for each in (path.read_bytes(), read)]
+    values = [VERSION, FORMAT, facts_version(), str(path), text, *digests]
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()

@@ -589,6 +589,18 @@ def test_a_lock_that_is_older_than_its_project_is_refused(scene: Scene) -> None:
     refused(user.image("build", scene.lock, *WITHOUT_PROJECT), 3)
 
 
+def test_a_member_that_is_new_makes_a_lock_older_than_its_project(scene: Scene) -> None:
+    member = '[project]\nname = "{}"\nversion = "1.0"\n'
+    text = '\n[tool.uv.workspace]\nmembers = ["members/*"]\n' + settings_of(scene.servers.base)
+    inner = {"members/one/pyproject.toml": member.format("one")}
+    lock = write_project(scene.folder / "workspace", text, scene.servers.index, inner)
+    user = scene.user()
+    succeeded(user.runs("explain", lock))
+    (lock.parent / "members" / "two").mkdir()
+    (lock.parent / "members" / "two" / "pyproject.toml").write_text(member.format("two"))
+    assert "two is a member of the workspace" in refused(user.runs("explain", lock), 3)
+
+
 def test_a_file_that_uv_cannot_read_is_locked_again(scene: Scene) -> None:
     scene.lock.write_text("version = 9\n")
     message = refused(scene.user().runs("fit", scene.lock), 2)

@@ -15,8 +15,7 @@ from packaging.specifiers import SpecifierSet
 from envspec.adopt import read_lock
 from envspec.adopt.rows import CondaRows, ForeignLock, LockedFile, Row, newest_file
 from envspec.adopt.selected import version_in
-from envspec.adopt.stale import differences
-from envspec.errors import NoSolution, StaleLock
+from envspec.errors import NoSolution
 from envspec.facts import Facts
 from envspec.facts.tables import conda_names
 from envspec.io.store import Store
@@ -47,8 +46,6 @@ from envspec.spec.sections import BasePackages
 from envspec.spec.targets import marker_environment, wheel_tags
 from envspec.structs import replace
 
-#: How other tools write their locks again.
-_LOCKING: Final = {"uv.lock": "`uv lock`", "poetry.lock": "`poetry lock`"}
 #: Of the default base image.
 _NEWEST_GLIBC: Final = (2, 39)
 #: Problems in a message, and tags in one of them.
@@ -72,25 +69,6 @@ def read_adopted(spec: Spec, spec_path: Path) -> ForeignLock:
     except OSError as error:
         why = f"{source} can't be read: {error.strerror}"
         raise RefusedValues((("pip", "from"), why, "name a file next to the spec")) from None
-
-
-def check_is_current(path: Path, instead: str = "") -> None:
-    """Refuse a lock that is older than changes of its project, as far as that can be known without resolving.
-
-    instead: the end of the hint, another way out.
-
-    Raises:
-        StaleLock: names the first changes.
-    """
-    found = differences(path)
-    if not found:
-        return
-    shown = "".join(f"\n  {text}" for text in found[:_MOST])
-    more = f"\n  and {len(found) - _MOST} more" if len(found) > _MOST else ""
-    raise StaleLock(
-        f"{path} is older than its project:{shown}{more}",
-        hint=f"lock it again with the tool that wrote it, {_LOCKING.get(path.name, 'as its first lines say')}{instead}",
-    )
 
 
 def time_of(found: ForeignLock, facts: Facts) -> datetime:

@@ -98,7 +98,8 @@ def _pypi(
     state: LockState, targets: Sequence[Target], conda: CondaResult, upgraded: Sequence[str], hints: Hints
 ) -> PypiResult:
     if state.spec.pip.source:
-        from envspec.operations.lock.adopted import adopted_packages, check_is_current, read_adopted
+        from envspec.adopt.stale import check_is_current
+        from envspec.operations.lock.adopted import adopted_packages, read_adopted
         from envspec.operations.lock.listed_files import with_listed_files
 
         if not state.request.is_adopted:
