@@ -12,6 +12,7 @@ from msgspec.structs import asdict
 from envspec.cli import options, output, terminal
 from envspec.cli.output import Result, plain
 from envspec.cli.progress import TerminalReporter
+from envspec.cli.selection import this_adopted
 from envspec.errors import EnvspecError, UsageError
 
 if TYPE_CHECKING:
@@ -173,7 +174,9 @@ def _drifted(result: VerifyResult, environment: Path, folder: Path, locked: Lock
     ways = counted(len(result.findings), "difference")
     packages = {finding.package for finding in result.findings} - {""}
     of = counted(len(packages), "package") if packages else "no package"
-    anew = f"install the lock into a new folder: `envspec install {folder} --prefix DIR`"
+    adopted = this_adopted()
+    named = adopted.found.path if adopted else folder
+    anew = f"install the lock into a new folder: `envspec install {named} --prefix DIR`"
     requirements = folder / f"requirements.{platform.value}.txt"
     has_conda = any(each.conda for each in locked.resolutions)
     hint = anew

@@ -69,12 +69,12 @@ def find_lock(argument: str, cwd: Path) -> Path:
     hint = _other_locks(given.name, names_of_locks(cwd))
     if (cwd / given).is_dir():
         problem = f"there is no {LOCK_FILE} in {argument}"
-        if found := _foreign_locks(cwd / given):
+        if found := foreign_locks(cwd / given):
             hint = f"name the file: {' or '.join((given / name).as_posix() for name in found)}"
     raise UsageError(problem, hint=hint)
 
 
-def _foreign_locks(folder: Path) -> list[str]:
+def foreign_locks(folder: Path) -> list[str]:
     """The names of locks of other tools in a folder; of a requirements file, only its content would show it."""
     from envspec.adopt import is_foreign
 

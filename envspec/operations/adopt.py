@@ -214,8 +214,10 @@ def _document(
     env = document["env"]
     env.setdefault("name", _name(found, path))
     env.setdefault("python", _python(found, path))
-    for key in ("as_of", "package_as_of"):
-        env.pop(key, None)
+    if table_of(own, "pip").get("from") != path.name:
+        # They are for the packages of that spec.
+        for key in ("as_of", "package_as_of"):
+            env.pop(key, None)
     return document
 
 

@@ -107,8 +107,12 @@ def test_a_table_of_settings_that_is_none_is_refused(tmp_path: Path, table: str)
 
 
 def test_a_spec_that_is_locked_without_the_lock_does_not_count(tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text('[tool.envspec.pip]\ndependencies = ["einops"]\n', encoding="utf-8")
+    settings = "[tool.envspec.env]\nas_of = 2025-01-01\n[tool.envspec.pip]\n"
+    (tmp_path / "pyproject.toml").write_text(f'{settings}dependencies = ["einops"]\n', encoding="utf-8")
     assert adopted(tmp_path, pylock("six-1.17.0-py3-none-any.whl")).warnings == ()
+    (tmp_path / "pyproject.toml").write_text(f'{settings}from = "pylock.toml"\n', encoding="utf-8")
+    with pytest.raises(SpecError, match=r"env.as_of: chooses packages"):
+        adopted(tmp_path, pylock("six-1.17.0-py3-none-any.whl"))
 
 
 def test_what_to_keep_has_all_that_lock_would_not_choose(tmp_path: Path) -> None:

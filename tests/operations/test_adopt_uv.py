@@ -249,6 +249,24 @@ def test_a_folder_outside_of_the_project_is_not_built(scene: Scene, through_a_li
         assert f"own is the folder {source} of the project in {folder}, which leads out of it" in refused(ran, 2)
 
 
+def test_a_lock_without_packages_beside_the_projects_is_a_warning(scene: Scene) -> None:
+    """[tool.envspec] may have settings for `image build uv.lock` alone."""
+    user, folder = scene.user(), scene.lock.parent
+    text = 'no packages are locked: add `from = "uv.lock"` to [tool.envspec.pip]'
+    assert text in succeeded(user.runs("lock", folder, "--output", scene.folder / "empty")).stderr
+    pyproject = folder / "pyproject.toml"
+    pyproject.write_text(pyproject.read_text() + '\n[tool.envspec.pip]\nfrom = "uv.lock"\n')
+    assert text not in succeeded(user.runs("lock", folder, "--output", scene.folder / "whole")).stderr
+
+
+def test_an_environment_that_differs_is_installed_again_from_the_lock_that_was_named(scene: Scene) -> None:
+    user, prefix = scene.user(), scene.folder / "env"
+    succeeded(user.runs("install", scene.lock, "--prefix", prefix, "--python", sys.executable))
+    ran = user.runs("verify", scene.lock, "--extra", "more", "--prefix", prefix)
+    assert ran.status == 8
+    assert f"`envspec install {scene.lock} --prefix DIR`" in ran.stderr
+
+
 def test_a_dockerfile_of_a_project_says_how_to_leave_it_out(scene: Scene) -> None:
     """Nobody wrote [image] project: it follows from the project's [build-system]."""
     build = '\n[build-system]\nrequires = []\nbuild-backend = "backend"\n'

@@ -6,11 +6,13 @@ from datetime import timedelta
 from typing import Final
 
 from envspec.context import Context
+from envspec.lockfile.folder import foreign_locks
 from envspec.models import CondaPackage, Lock, Package, Unbuilt
 from envspec.operations.lock_state import LockRequest, LockState, Upgrade, conda_in, packages_in
 from envspec.reasons import words
 from envspec.resolve.upgrade import moved_names
 from envspec.spec.dates import time_text
+from envspec.spec.document import PYPROJECT
 
 #: A date of today has excluded hardly anything yet.
 _RECENT: Final = timedelta(days=1)
@@ -35,6 +37,17 @@ def report(lock: Lock, state: LockState) -> None:
     _report_preferred(lock, state.context)
     _report_moved(lock, state.request, state.context)
     _report_unbuilt(lock, state.context)
+    _report_empty(lock, state)
+
+
+def _report_empty(lock: Lock, state: LockState) -> None:
+    """Warn of a [tool.envspec] that names no packages, beside a lock that has the project's."""
+    if state.spec.pip.source or any(part.packages or part.conda for part in lock.resolutions):
+        return
+    if state.request.spec_path.name == PYPROJECT and (names := foreign_locks(state.request.spec_path.parent)):
+        state.context.reporter.warning(
+            f'no packages are locked: add `from = "{names[0]}"` to [tool.envspec.pip], and they are those of {names[0]}'
+        )
 
 
 def _report_unmoved(state: LockState, made: Lock) -> None:
