@@ -169,10 +169,9 @@ def _exported(path: Path, selection: Selection, project: _Package) -> list[str]:
         raise UsageError(f"{path}: uv did not read it within {_SECONDS} s", hint=f"run `{shown}` there") from None
     if done.returncode != 0:
         problem = done.stderr.strip().removeprefix("error: ")
-        hint = _choices(project)
         if problem.startswith("Failed to parse"):
-            hint = "run `uv lock`"
-        raise UsageError(f"{path}: uv can't read it: {problem}", hint=hint)
+            raise UsageError(f"{path}: uv can't read it: {problem}", hint="run `uv lock`")
+        raise UsageError(f"{path}: uv exports nothing: {problem}", hint=_choices(project))
     return done.stdout.splitlines()
 
 

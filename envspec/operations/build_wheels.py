@@ -584,9 +584,11 @@ class Builds:
             made = await self._builder.build_wheel(request, python)
         except NeedsCompiler as error:
             if package.unbuilt:
+                allow = f"add {quoted(package.name)} to [pip.build] packages, and run `envspec lock`"
+                if self._lock.is_adopted:
+                    allow = f"add {quoted(package.name)} to `packages` in [tool.envspec.pip.build]"
                 error.hint = (
-                    "use a release that has a wheel; or allow the build by compilers, which runs its code: add "
-                    f"{quoted(package.name)} to [pip.build] packages, and run `envspec lock`"
+                    f"use a release that has a wheel; or allow the build by compilers, which runs its code: {allow}"
                 )
             raise
         await self._check_requirements(made, package, part)

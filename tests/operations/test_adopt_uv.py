@@ -249,6 +249,27 @@ def test_a_folder_outside_of_the_project_is_not_built(scene: Scene, through_a_li
         assert f"own is the folder {source} of the project in {folder}, which leads out of it" in refused(ran, 2)
 
 
+@confined
+def test_a_build_that_needs_a_compiler_says_where_to_allow_it(scene: Scene) -> None:
+    on_build = "import subprocess; subprocess.check_call(['cc'])"
+    # uv reads metadata of 2.2 without a build.
+    scene.servers.index.add(File(sdist("sourced", "1.0", on_build=on_build, metadata_version="2.2")))
+    text = 'dependencies = ["sourced"]\n' + settings_of(scene.servers.base)
+    lock = write_project(scene.folder / "with-compiler", text, scene.servers.index)
+    message = refused(scene.user().image("build", lock), 4)
+    assert 'add "sourced" to `packages` in [tool.envspec.pip.build]' in " ".join(message.split())
+
+
+def test_extras_that_conflict_are_named(scene: Scene) -> None:
+    text = (
+        '\n[project.optional-dependencies]\ncpu = ["alpha"]\ngpu = ["gamma"]\n'
+        '[tool.uv]\nconflicts = [[{ extra = "cpu" }, { extra = "gpu" }]]\n' + settings_of(scene.servers.base)
+    )
+    lock = write_project(scene.folder / "conflicts", text, scene.servers.index)
+    message = refused(scene.user().runs("fit", lock, "--all-extras"), 2)
+    assert "uv exports nothing: Extras `cpu` and `gpu` are incompatible" in message
+
+
 def test_a_lock_without_packages_beside_the_projects_is_a_warning(scene: Scene) -> None:
     """[tool.envspec] may have settings for `image build uv.lock` alone."""
     user, folder = scene.user(), scene.lock.parent
