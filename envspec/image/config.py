@@ -33,8 +33,8 @@ LABEL_PLATFORM: Final = "envspec.platform"
 LABEL_PYTHON: Final = "envspec.python"
 OCI_CONFIG: Final = "application/vnd.oci.image.config.v1+json"
 _OCI: Final = "org.opencontainers.image."
-_BASE_NAME: Final = f"{_OCI}base.name"
-_BASE_DIGEST: Final = f"{_OCI}base.digest"
+LABEL_BASE_NAME: Final = f"{_OCI}base.name"
+LABEL_BASE_DIGEST: Final = f"{_OCI}base.digest"
 #: Of containers of a base without a PATH, as Docker sets it.
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: Docker's media types of layers with the same bytes: an OCI manifest uses OCI's.
@@ -122,7 +122,7 @@ def annotations_of(lock: Lock, identity: str, base: Base | None) -> dict[str, st
     """Annotations of manifest and index."""
     found = {f"{_OCI}created": utc_text(lock.as_of)} | _labels(lock, identity)
     if base is not None:
-        found |= {_BASE_NAME: base.name, _BASE_DIGEST: base.digest}
+        found |= {LABEL_BASE_NAME: base.name, LABEL_BASE_DIGEST: base.digest}
     return found
 
 
@@ -139,10 +139,10 @@ def own_labels(lock: Lock, identity: str, platform: Platform) -> dict[str, str]:
     }
     base = lock.on(platform).base_image
     if base is not None:
-        labels[_BASE_NAME] = base.name
+        labels[LABEL_BASE_NAME] = base.name
         for row in base.digests:
             if row.platform is platform and row.digest:
-                labels[_BASE_DIGEST] = row.digest
+                labels[LABEL_BASE_DIGEST] = row.digest
     return labels
 
 

@@ -22,8 +22,6 @@ from envspec.verifier.types import PYTHON
 
 #: Begins a layer's text in the history of an image; see `config.image_config`.
 OWN: Final = "envspec: "
-#: Instead of a value.
-NOT_SET: Final = "not set"
 _LABELS: Final = "config.Labels."
 _ENV: Final = "config.Env"
 #: Compared as layers.
@@ -122,6 +120,15 @@ def compare_config(expected: Mapping[str, Any], found: Mapping[str, Any], *, who
         yield ImageFinding(drift, "", path.removeprefix(_LABELS), _shown(before), _shown(after))
 
 
+def labels_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """The labels of an image's config, of any shape."""
+    found = {}
+    for path, value in _values(config):
+        if path.startswith(_LABELS) and isinstance(value, str):
+            found[path.removeprefix(_LABELS)] = value
+    return found
+
+
 def _values(value: object, path: str = "", depth: int = 3) -> Iterator[tuple[str, object]]:
     """(path, value) of a config's keys, and of its variables."""
     if path == _ENV and isinstance(value, list):
@@ -139,7 +146,7 @@ def _values(value: object, path: str = "", depth: int = 3) -> Iterator[tuple[str
 
 def _shown(value: object) -> str:
     if value is None:
-        return NOT_SET
+        return "not set"
     return value if isinstance(value, str) else json.dumps(value)
 
 

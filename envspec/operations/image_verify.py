@@ -21,7 +21,17 @@ from envspec.errors import EnvspecError, OfflineMiss, UsageError
 from envspec.image.base import ManifestCache, base_at, pinned_base
 from envspec.image.base_contents import read_streamed
 from envspec.image.build import BuiltImage
-from envspec.image.config import LABEL_LOCK, LABEL_PACKAGES, Base, canonical, image_config, own_labels, packages_sha256
+from envspec.image.config import (
+    LABEL_BASE_DIGEST,
+    LABEL_BASE_NAME,
+    LABEL_LOCK,
+    LABEL_PACKAGES,
+    Base,
+    canonical,
+    image_config,
+    own_labels,
+    packages_sha256,
+)
 from envspec.image.layers.contents import BadLayer, LayerContents, Pattern, merged, read_layer
 from envspec.image.layers.ownership import OwnedPathCache
 from envspec.image.layers.store import BlobStore
@@ -31,7 +41,6 @@ from envspec.image.services import ServicesSource, has_pip, services_config, wor
 from envspec.image.sources.bytecode import CompilerFailed, NoCompiler
 from envspec.image.sources.system import title_of as system_title
 from envspec.image.verification import (
-    NOT_SET,
     OWN,
     ImageDrift,
     ImageFinding,
@@ -41,6 +50,7 @@ from envspec.image.verification import (
     compare_files,
     compare_layers,
     compare_packages,
+    labels_of,
     listed_packages,
     only_package,
     owner_of,
@@ -57,10 +67,13 @@ from envspec.operations.lock_state import lacks_wheel
 from envspec.operations.session import Session
 from envspec.registry.reference import is_digest
 from envspec.registry.types import OCI_PLATFORMS, Descriptor, digest_of, read_json
+from envspec.spec.owner import adopted_source
 from envspec.structs import replace
 
 #: For a base's registry that can't be reached: the rest is compared without it.
 _QUICK_S: Final = 5.0
+#: Sources of a digest that is not in the lock of another tool, nor in envspec's facts.
+_BY_TAG: Final = ("registry", "unresolved")
 
 
 class Depth(Enum):
@@ -137,6 +150,8 @@ class _Subject(Struct):
     base: None if it can't be read.
     built: None if the layers of packages can't be built; session: of these.
     failed: why something is None.
+    stated: the identity of the lock that the image states, if the lock names its base by a tag alone: the digest is
+        the one that the image states.
     """
 
     image: FoundImage
@@ -150,6 +165,7 @@ class _Subject(Struct):
     built: BuiltImage | None = None
     session: ImageSession | None = None
     failed: EnvspecError | None = None
+    stated: str = ""
 
     @property
     def lock(self) -> Lock:
@@ -176,9 +192,8 @@ def _known_ids(name: str, subject: _Subject) -> set[str]:
     lock, platform = subject.lock, subject.platform
     found = set[str]()
     # A record that a merge of two locks has left is of other packages.
-    packages = {"config": {"Labels": {LABEL_PACKAGES: packages_sha256(subject.resolution)}}}
-    is_stale = any(each.found != NOT_SET for each in compare_config(packages, subject.config, whole=False))
-    if not lock.image.has_code and not is_stale:
+    packages = packages_sha256(subject.resolution)
+    if not lock.image.has_code and labels_of(subject.config).get(LABEL_PACKAGES, packages) == packages:
         found.update(row.id for row in lock.images if row.platform is platform)
     # The project's code may not be here.
     with suppress(UsageError):
@@ -187,6 +202,25 @@ def _known_ids(name: str, subject: _Subject) -> set[str]:
             if cached is not None:
                 found.update(identity for built, identity in cached.ids if built == platform.value)
     return found
+
+
+def _take_stated_base(subject: _Subject) -> None:
+    """Take the digest of the base from the image, for the lock of another tool whose settings name no digest: today's
+    of this tag is another one.
+    """
+    lock, base = subject.lock, subject.lock.on(subject.platform).base_image
+    if base is None or lock.directory is None or adopted_source(lock.directory) is None:
+        return
+    found = labels_of(subject.config)
+    digest, identity = found.get(LABEL_BASE_DIGEST, ""), found.get(LABEL_LOCK, "")
+    is_tag = any(row.platform is subject.platform and row.source in _BY_TAG for row in base.digests)
+    if not is_tag or found.get(LABEL_BASE_NAME) != base.name or not is_digest(digest):
+        return
+    base = replace(base, digests=tuple(replace(row, digest=digest) for row in base.digests))
+    others = tuple(replace(each, base_image=None) for each in lock.platform_cuda)
+    lock = replace(lock.on(subject.platform), base_image=base, platform_cuda=others)
+    subject.options = replace(subject.options, lock=lock, identity=identity)
+    subject.stated = identity
 
 
 async def _expect(subject: _Subject, depth: Depth, stack: AsyncExitStack) -> None:
@@ -198,6 +232,7 @@ async def _expect(subject: _Subject, depth: Depth, stack: AsyncExitStack) -> Non
     clients = await stack.enter_async_context(Session(context))
     manifests = ManifestCache(BlobStore(context.cache), clients.registry, context.connectivity, lambda: None)
     try:
+        _take_stated_base(subject)
         subject.options = await with_bases(subject.options, context)
         subject.base = await base_at(*pinned_base(subject.lock, subject.platform), manifests)
         if depth is Depth.DOCUMENTS:
@@ -217,6 +252,7 @@ async def _build(subject: _Subject, context: Context, stack: AsyncExitStack) -> 
         EnvspecError: as an image's build. NoCompiler, CompilerFailed: and the one without bytecode is not the subject.
     """
     options = await completed(subject.options, context)
+    options = replace(options, identity=subject.stated or options.identity)
     found, most = {layer.diff_id for layer in subject.layers}, -1
     unfit: NoCompiler | CompilerFailed | None = None
     for bytecode in Bytecode:
@@ -307,6 +343,9 @@ def _compare_documents(subject: _Subject) -> None:
         result.not_compared[what] = subject.failed.message.removeprefix("offline, and ")
     for layer in parts.code:
         result.not_compared[f"layer `{title_of(layer)}`"] = "the project's code is not of the lock"
+    if subject.stated and base is not None:
+        what = f"the digest of {base.name}, and the label {LABEL_LOCK}"
+        result.not_compared[what] = "the lock names the base by its tag, which may have moved"
     if len(parts.code) < _code_layers(lock.image):
         result.findings.append(ImageFinding(ImageDrift.LAYER_MISSING, "", "the project's code"))
     if not has_id or built is None:

@@ -13,10 +13,11 @@ import pytest
 from tests.operations.test_build_projects import Repository
 from tests.support import preloaded
 from tests.support.builders.adopted import lock_project, settings_of, write_project
-from tests.support.builders.images import ImageServers, ImageUser, image_servers, small_wheel
+from tests.support.builders.images import ImageServers, ImageUser, hold_base, image_servers, make_base, small_wheel
 from tests.support.builders.projects import File
 from tests.support.builders.wheels import sdist
 from tests.support.machines.confinement import confined
+from tests.support.servers.registry import digest
 from tests.support.user import succeeded
 
 pytestmark = pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")
@@ -79,6 +80,32 @@ def test_an_image_is_compared_with_what_is_selected(scene: Scene) -> None:
     verified(scene.user("third"), 0, *words, "--extra", "more")
     text = reader.image("verify", *words).stderr
     assert "cache" not in text, "the lock's own name, not that of a folder in the cache"
+
+
+def test_a_tag_of_the_base_that_moved_is_no_difference(scene: Scene) -> None:
+    servers = scene.servers
+    held = servers.registry.held
+    hold_base(held, make_base(), tag="1")
+    text = TEXT + settings_of(servers.base).replace(f"@{servers.base.digest}", "")
+    lock = write_project(scene.folder / "project", text, servers.index)
+    builder, reader = scene.user("builder"), scene.user("reader")
+    words = (scene.pushed(builder, lock, "--project", "none"), lock, "--project", "none")
+    other = scene.pushed(builder, lock, "--project", "none", "--extra", "more").replace(":1", ":2")
+    held.tags["team/app"]["2"] = held.tags["team/app"]["1"]
+    scene.pushed(builder, lock, "--project", "none")
+    hold_base(held, make_base(layers=3), tag="1")
+    _, moved = held.tags["nvidia/cuda"]["1"]
+    for options in ((), ("--deep",)):
+        found = verified(reader, 0, *words, *options)
+        assert "base" in found["compared"]
+        assert "by its tag" in found["not_compared"][-1]["why"]
+    assert "files" in found["compared"]
+    [found] = [each for each in verified(reader, 8, other, *words[1:])["findings"] if each["field"] == "package"]
+    assert found["package"] == "gamma"
+    # A digest in the settings counts.
+    pyproject = lock.with_name("pyproject.toml")
+    pyproject.write_text(pyproject.read_text().replace("nvidia/cuda:1", f"nvidia/cuda:1@{digest(moved)}"))
+    assert "base" in [each["field"] for each in verified(reader, 8, *words)["findings"]]
 
 
 def sources(scene: Scene, kind: str) -> tuple[str, dict[str, str]]:
