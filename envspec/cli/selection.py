@@ -111,7 +111,13 @@ SELECTION: Final = (
 IMAGE: Final = (
     _option("--gpu", key="gpus", table="cuda", multiple=True, metavar="NAME", help_text="A GPU that must run it."),
     _option("--driver", key="driver", table="cuda", metavar="V", help_text="The oldest driver that must run it."),
-    _option("--base", key="base", table="image", metavar="REF", help_text="A base image of your own."),
+    _option(
+        "--base",
+        key="base",
+        table="image",
+        metavar="REF",
+        help_text="A base image of your own (requires [image] glibc or [cuda] os).",
+    ),
     _option(
         "--compiler",
         key="compiler",

@@ -122,7 +122,7 @@ def adopt_lock(path: Path, words: Mapping[str, Any], context: Context, platforms
             files = compile_lock(request, None, reporting, None, None).files
         except SpecError as error:
             # Lines would be those of the text that was made here.
-            raise SpecError(_relocated(error.problems, path)) from None
+            raise SpecError(_relocated(error.problems, path, words)) from None
         kept.write(SOURCE, str(path))
         kept.write(_WARNINGS, warnings)
         write_folder(folder, files)
@@ -138,11 +138,15 @@ def _is_whole(folder: Path) -> bool:
     return True
 
 
-def _relocated(problems: Iterable[Problem], path: Path) -> Iterator[Problem]:
+def _relocated(problems: Iterable[Problem], path: Path, words: Mapping[str, Any]) -> Iterator[Problem]:
     """Problems of settings, with the place where a user has them: the command line, or [tool.envspec]."""
     where = str(path.with_name(PYPROJECT)) if path.with_name(PYPROJECT).is_file() else str(path)
     for each in problems:
-        yield Problem(where, None, f"[tool.envspec] {each.key}" if each.key else "", each.found, each.hint)
+        table, _, key = each.key.partition(".")
+        if key.partition("[")[0] in words.get(table, {}):
+            yield each._replace(where="the command line", line=None)
+        else:
+            yield Problem(where, None, f"[tool.envspec] {each.key}" if each.key else "", each.found, each.hint)
 
 
 def _project(path: Path) -> dict[str, Any]:

@@ -106,6 +106,15 @@ def test_a_table_of_settings_that_is_none_is_refused(tmp_path: Path, table: str)
         adopted(tmp_path, pylock("six-1.17.0-py3-none-any.whl"))
 
 
+def test_a_wrong_option_is_not_looked_for_in_a_file(tmp_path: Path) -> None:
+    text = pylock("six-1.17.0-py3-none-any.whl")
+    with pytest.raises(SpecError, match=r"the command line: cuda.gpus\[0\]: unknown GPU `nope`"):
+        adopted(tmp_path, text, {"cuda": {"gpus": ["nope"]}})
+    (tmp_path / "pyproject.toml").write_text('[tool.envspec.cuda]\ngpus = ["nope"]\n', encoding="utf-8")
+    with pytest.raises(SpecError, match=r"pyproject.toml: \[tool.envspec\] cuda.gpus\[0\]: unknown GPU `nope`"):
+        adopted(tmp_path, text)
+
+
 def test_a_spec_that_is_locked_without_the_lock_does_not_count(tmp_path: Path) -> None:
     settings = "[tool.envspec.env]\nas_of = 2025-01-01\n[tool.envspec.pip]\n"
     (tmp_path / "pyproject.toml").write_text(f'{settings}dependencies = ["einops"]\n', encoding="utf-8")
