@@ -344,8 +344,8 @@ def _compare_documents(subject: _Subject) -> None:
     for layer in parts.code:
         result.not_compared[f"layer `{title_of(layer)}`"] = "the project's code is not of the lock"
     if subject.stated and base is not None:
-        what = f"the digest of {base.name}, and the label {LABEL_LOCK}"
-        result.not_compared[what] = "the lock names the base by its tag, which may have moved"
+        for what in (f"digest of {base.name}", f"label {LABEL_LOCK}"):
+            result.not_compared[what] = "the lock names the base by its tag"
     if len(parts.code) < _code_layers(lock.image):
         result.findings.append(ImageFinding(ImageDrift.LAYER_MISSING, "", "the project's code"))
     if not has_id or built is None:
