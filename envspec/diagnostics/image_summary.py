@@ -236,7 +236,7 @@ def _built(part: Resolution) -> Iterator[BuiltSource]:
         if package.file.index == GIT:
             how = f"git {address.partition('#')[0].rpartition('@')[2][:_SHORT]}"
         elif package.file.index == LOCAL:
-            how = f"folder {address}".rstrip()
+            how = f"folder {address.partition('#sha256=')[0]}".rstrip()
         if package.unbuilt and version == "0":
             version = ""
         yield BuiltSource(package.name, version, how)

@@ -570,7 +570,12 @@ class Builds:
         made = await self._first_build(request, package, part)
         digest = await asyncio.to_thread(record_digest, made.path)
         packages, builds = list(part.packages), list(part.builds)
-        packages[at] = replace(_with_wheel(package, made.wheel), record_sha256=digest, unbuilt=None)
+        package = replace(_with_wheel(package, made.wheel), record_sha256=digest, unbuilt=None)
+        if package.file.index == LOCAL:
+            # Such as the folder of a spec: `lock --check` compares its files.
+            url = f"{package.file.url}#sha256={request.source.identity.removeprefix('tree:')}"
+            package = replace(package, file=replace(package.file, url=url))
+        packages[at] = package
         for number, settings in enumerate(builds):
             if request.environment and settings.name == package.name:
                 builds[number] = replace(settings, compiler=request.environment.compiler)

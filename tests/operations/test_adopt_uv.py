@@ -191,9 +191,8 @@ def test_install_and_verify(scene: Scene) -> None:
     assert "gamma" in drifted.stdout
 
 
-@confined
-def test_the_project_and_a_member_are_built(scene: Scene) -> None:
-    folder = scene.folder / "workspace"
+def workspace(scene: Scene) -> Path:
+    """The lock of a project with a member `own`."""
     backend = Repository(scene.folder / "unused")
     files = {name: (backend.folder / name).read_text() for name in ("backend.py", "VERSION", "own.py")}
     build = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
@@ -203,13 +202,35 @@ def test_the_project_and_a_member_are_built(scene: Scene) -> None:
         "[tool.uv.sources]\nown = { workspace = true }\n" + settings_of(scene.servers.base)
     )
     inner = {f"own/{name}": content for name, content in files.items()} | {"own/pyproject.toml": member}
-    lock = write_project(folder, text, scene.servers.index, inner)
-    user = scene.user()
+    return write_project(scene.folder / "workspace", text, scene.servers.index, inner)
+
+
+@confined
+def test_the_project_and_a_member_are_built(scene: Scene) -> None:
+    lock, user = workspace(scene), scene.user()
     first = user.id_of(lock)
     assert names(adopted(user)) == ["gamma 1.0", "own 1.0"]
     assert user.id_of(lock) == first
-    (folder / "own" / "own.py").write_text("ANSWER = 2\n")
+    (lock.parent / "own" / "own.py").write_text("ANSWER = 2\n")
     assert user.id_of(lock) != first
+
+
+@confined
+def test_a_member_that_has_changed_is_locked_again(scene: Scene) -> None:
+    lock, user = workspace(scene), scene.user()
+    pyproject, folder = lock.with_name("pyproject.toml"), lock.parent / "locks" / "app"
+    pyproject.write_text(f'{pyproject.read_text()}\n[tool.envspec.pip]\nfrom = "uv.lock"\n')
+    succeeded(user.runs("lock", pyproject, "--output", folder))
+    first = user.id_of(folder)
+    assert user.id_of(lock) == first
+    succeeded(checked(user, pyproject, folder))
+    succeeded(checked(scene.user("other"), pyproject, folder))
+    assert "nothing changed" in succeeded(user.runs("lock", pyproject, "--output", folder)).stderr
+    (lock.parent / "own" / "own.py").write_text("ANSWER = 2\n")
+    assert checked(user, pyproject, folder).status == 3
+    succeeded(user.runs("lock", pyproject, "--output", folder))
+    succeeded(checked(user, pyproject, folder))
+    assert user.id_of(folder) != first
 
 
 @confined
@@ -515,6 +536,23 @@ def with_packages(folder: Path, lock: Lock, packages: Iterable[Package]) -> None
     other = replace(lock, resolutions=(replace(part, packages=tuple(packages)),))
     for name, content in lock_files(other).items():
         (folder / name).write_bytes(content)
+
+
+def test_lock_and_check_find_what_the_packages_hash_does_not_cover(scene: Scene) -> None:
+    """Another time of an upload is another date of the lock."""
+    user, folder = scene.user(), scene.folder / "locked"
+    spec = spec_beside(scene)
+    succeeded(user.runs("lock", spec, "--output", folder))
+    for _ in range(2):
+        succeeded(user.runs("lock", spec, "--output", folder))
+        succeeded(checked(user, spec, folder))
+    # With one, `python -m envspec` would compare the spec alone.
+    assert list((user.cache / "index").glob("up-to-date-*")) == []
+    changed(scene.lock, r'(name = "alpha".*?upload-time = ")2024', r"\g<1>2025")
+    assert checked(user, spec, folder).status == 3
+    succeeded(user.runs("lock", spec, "--output", folder))
+    assert read_lock(folder).as_of.year == 2025
+    succeeded(checked(user, spec, folder))
 
 
 def test_check_finds_a_row_that_is_not_the_locks(scene: Scene) -> None:

@@ -237,8 +237,10 @@ def _with_known_wheel(package: Package, locked: Package) -> Package:
     """A package with what is known of its wheel, if it was locked from the same source."""
     is_project = package.file.index in (GIT, LOCAL)
     built, file = locked.built, package.file
-    if is_project and built and (locked.file.index, locked.file.url) == (file.index, file.url):
-        file = replace(file, filename=built.filename, sha256=built.sha256, size_bytes=built.size_bytes)
+    address = (locked.file.url or "").partition("#sha256=")[0]
+    if is_project and built and (locked.file.index, address) == (file.index, file.url):
+        url = locked.file.url
+        file = replace(file, filename=built.filename, sha256=built.sha256, size_bytes=built.size_bytes, url=url)
         package = replace(package, version=version_in(built.filename), file=file)
     if locked.file != file:
         return package

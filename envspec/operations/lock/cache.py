@@ -37,6 +37,8 @@ from envspec.spec.owner import TWO_SPECS, other_owner, path_from_lock
 from envspec.spec.variants import Merged
 from envspec.version import VERSION
 
+#: In a lock with the packages of another tool's lock: the spec's hash is not over all that is locked of that.
+OF_ANOTHER_LOCK: Final = b'\nwhat = "packages"\n'
 #: Of a source that the lock's machine could not build.
 _UNBUILT: Final = b'\nunbuilt = "'
 
@@ -138,8 +140,8 @@ def observe(words: Sequence[str], message: str, requests: Sequence[LockRequest])
         for request in requests:
             body = read_current(request.directory, LOCK_FILE)
             header, _ = verify_checksum(body, LOCK_FILE)
-            if b'index = "local"' in body or _UNBUILT in body:
-                # A project's folder counts as well, or whether this machine can build.
+            if b'index = "local"' in body or _UNBUILT in body or OF_ANOTHER_LOCK in body:
+                # A project's folder counts as well, or whether this machine can build, or another lock.
                 return None
             paths += [str(request.directory / name) for name in (LOCK_FILE, *header.files)]
         return UpToDate(words, message, paths, up_to_date.state(words, paths, message))
@@ -224,7 +226,7 @@ def _is_current(request: LockRequest, document: bytes | None, context: Context, 
 
 def _is_done(request: LockRequest, body: bytes, context: Context) -> bool:
     """Whether the lock of a request belongs to its spec, and nothing is left open in it that this run could find."""
-    if not check(request.spec_path, request.directory, request.variant).is_fresh:
+    if OF_ANOTHER_LOCK in body or not check(request.spec_path, request.directory, request.variant).is_fresh:
         return False
     if _UNBUILT in body:
         from envspec.io.confine import can_build

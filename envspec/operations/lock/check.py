@@ -13,7 +13,7 @@ from pathlib import Path
 
 from envspec.io.store import Store
 from envspec.lockfile.check import CheckResult, StaleReason, check
-from envspec.operations.lock.cache import is_ours
+from envspec.operations.lock.cache import OF_ANOTHER_LOCK, is_ours
 from envspec.operations.lock_state import LockRequest
 
 
@@ -36,8 +36,8 @@ def check_lock(request: LockRequest, now: datetime, cache: Path | None = None) -
 
 
 def _is_made_here(document: bytes, cache: Path | None) -> bool:
-    """Whether this envspec made an envspec.lock, on this machine and with these facts."""
-    if cache is None:
+    """Whether this envspec made an envspec.lock, on this machine and with these facts, of nothing but its spec."""
+    if cache is None or OF_ANOTHER_LOCK in document:
         return False
     with suppress(OSError), closing(Store(cache)) as store:
         return is_ours(store, document)

@@ -87,7 +87,7 @@ def is_repeatable(lock: Lock, spec: Spec, old: Lock | None) -> bool:
     moving = RequirementKind.GIT, RequirementKind.LOCAL
     if any(each.kind in moving for each in spec.pip.dependencies):
         return False
-    if any(each.file.index == LOCAL for each in packages_in(lock.resolutions)):
+    if lock.is_adopted:
         return False
     if any(map(unknown_digests, lock.base_images)):
         return False
