@@ -107,7 +107,7 @@ def package_folder(lock: Lock, package: Package) -> Path:
         UsageError: it is not there, or not in the lock's project: a lock of somebody else must not choose what of this
             machine is in an image.
     """
-    project, name = project_folder(lock), package.file.url or ""
+    project, name = project_folder(lock), (package.file.url or "").partition("#sha256=")[0]
     folder = project / name
     problem, hint = "", "use a whole copy of the project"
     if not is_in_project(folder, project):

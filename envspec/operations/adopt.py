@@ -123,10 +123,21 @@ def adopt_lock(path: Path, words: Mapping[str, Any], context: Context, platforms
         except SpecError as error:
             # Lines would be those of the text that was made here.
             raise SpecError(_relocated(error.problems, path, words)) from None
+        _check_readable(files, path)
         kept.write(SOURCE, str(path))
         kept.write(_WARNINGS, warnings)
         write_folder(folder, files)
     return Adopted(folder, found, tuple(warnings), _unwritten(path, own, words, document))
+
+
+def _check_readable(files: Mapping[str, bytes], path: Path) -> None:
+    """Refuse a lock with values that no envspec.lock has, such as a hash of another form."""
+    from envspec.lockfile.document import load
+
+    try:
+        load(files[LOCK_FILE].decode(), path.name)
+    except StaleLock as error:
+        raise UsageError(error.message, hint="restore it, or lock again with the tool that wrote it") from None
 
 
 def _is_whole(folder: Path) -> bool:

@@ -502,7 +502,20 @@ async def _folder(lock: Lock, package: Package) -> BuildSource:
     from envspec.image.code import package_folder
 
     folder = package_folder(lock, package)
-    return folder_source(folder, await asyncio.to_thread(tree_sha256, folder))
+    sha256 = await asyncio.to_thread(tree_sha256, folder)
+    locked = (package.file.url or "").partition("#sha256=")[2]
+    if locked not in ("", sha256):
+        raise _without_wheel(package)
+    return folder_source(folder, sha256)
+
+
+def _without_wheel(package: Package) -> NetworkError:
+    folder = (package.file.url or "").partition("#")[0]
+    return NetworkError(
+        f"{package.name} {package.version} was built of the folder {folder}, and its wheel is not here",
+        hint=f"set {BUILT_WHEELS} to the `archives` folder of the cache where it was locked, or a copy; if the folder "
+        "has changed since, run `envspec lock SPEC`",
+    )
 
 
 class Builds:
@@ -638,11 +651,8 @@ class Builds:
             as_of = max(as_of, self._cutoffs.get(package.name, as_of))
         environment = await self._environment(package, part)
         is_adopted_source = package.unbuilt is Unbuilt.LOCKED and file.index in {GIT, LOCAL}
-        if file.index == LOCAL and not is_adopted_source:
-            raise NetworkError(
-                f"{of} was built of the folder {(file.url or '').partition('#')[0]}, and its wheel is not here",
-                hint=f"set {BUILT_WHEELS} to the `archives` folder of the cache where it was locked, or a copy",
-            )
+        if file.index == LOCAL and not lock.is_adopted:
+            raise _without_wheel(package)
         source = sdist_source(file.sha256, partial(self._sdist, package))
         if file.index == GIT:
             address, context = read_git(file.url or ""), self._context

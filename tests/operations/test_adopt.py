@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from envspec.context import Context
+from envspec.errors import UsageError
 from envspec.image.code import project_name
 from envspec.lockfile.folder import read_lock
 from envspec.operations.adopt import Adopted, adopt_lock
@@ -64,6 +65,13 @@ def test_a_lock_that_is_damaged_in_the_cache_is_made_again(tmp_path: Path, damag
     file.write_text(whole.replace("1.17.0", "1.16.0") if damaged is None else damaged, encoding="utf-8")
     adopted(tmp_path, text)
     assert file.read_text(encoding="utf-8") == whole
+
+
+def test_a_value_that_no_lock_has_is_refused(tmp_path: Path) -> None:
+    text = pylock("six-1.17.0-py3-none-any.whl").replace(HASH, HASH.upper())
+    for _ in range(2):
+        with pytest.raises(UsageError, match=r"pylock\.toml.*SHA-256"):
+            adopted(tmp_path, text)
 
 
 def test_packages_without_cuda_need_no_warning(tmp_path: Path) -> None:

@@ -226,7 +226,10 @@ def test_a_member_that_has_changed_is_locked_again(scene: Scene) -> None:
     succeeded(checked(user, pyproject, folder))
     succeeded(checked(scene.user("other"), pyproject, folder))
     assert "nothing changed" in succeeded(user.runs("lock", pyproject, "--output", folder)).stderr
+    assert scene.user("third").id_of(folder) == first
     (lock.parent / "own" / "own.py").write_text("ANSWER = 2\n")
+    message = refused(scene.user("fourth").image("build", folder), 5)
+    assert "own 1.0 was built of the folder own, and its wheel is not here" in message
     assert checked(user, pyproject, folder).status == 3
     succeeded(user.runs("lock", pyproject, "--output", folder))
     succeeded(checked(user, pyproject, folder))
