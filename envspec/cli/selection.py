@@ -157,7 +157,8 @@ def adopted(
     words: Mapping[str, Any] = ctx.meta.get(_META, {})
     path = Path(value)
     if not _is_candidate(path):
-        if words:
+        # That there is no such file, the command reports that reads it.
+        if words and (path.exists() or not _has_name_of_one(path)):
             raise UsageError(
                 f"{value} is no lock of another tool, so there is nothing to select with {', '.join(ctx.meta[_GIVEN])}",
                 hint="name the file, such as uv.lock, or remove the option",
@@ -175,7 +176,11 @@ def adopted(
 
 def _is_candidate(path: Path) -> bool:
     """Whether a path may be a lock of another tool, by its name: few commands have one, and readers take a while."""
-    if path.suffix not in (".lock", ".toml", ".txt", ".yml") or path.name == "envspec.lock" or not path.is_file():
+    return path.is_file() and _has_name_of_one(path)
+
+
+def _has_name_of_one(path: Path) -> bool:
+    if path.suffix not in (".lock", ".toml", ".txt", ".yml") or path.name == "envspec.lock":
         return False
     from envspec.adopt import is_foreign
 

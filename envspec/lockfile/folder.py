@@ -71,7 +71,25 @@ def find_lock(argument: str, cwd: Path) -> Path:
         problem = f"there is no {LOCK_FILE} in {argument}"
         if found := foreign_locks(cwd / given):
             hint = f"name the file: {' or '.join((given / name).as_posix() for name in found)}"
+    elif _is_missing_foreign(given):
+        hint = f"write it with the tool that {given.name} is of"
+        if above := _above(cwd / given):
+            hint = f"name that of the workspace: {os.path.relpath(above, cwd.resolve())}"
     raise UsageError(problem, hint=hint)
+
+
+def _is_missing_foreign(given: Path) -> bool:
+    from envspec.adopt import is_foreign
+
+    return given.name != LOCK_FILE and is_foreign(given)
+
+
+def _above(path: Path) -> Path | None:
+    """The nearest file of a path's name in the folders above it."""
+    for folder in path.resolve().parent.parents:
+        if (folder / path.name).is_file():
+            return folder / path.name
+    return None
 
 
 def foreign_locks(folder: Path) -> list[str]:

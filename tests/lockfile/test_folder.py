@@ -337,6 +337,8 @@ def test_words_for_a_lock(project: Path, argument: str) -> None:
             "uv.lock is a lock of another tool, and envspec's own locks are needed here\n"
             '  hint: write one: a spec with `from = "uv.lock"` in [pip], and `envspec lock`',
         ),
+        ("pixi.lock", "there is no lock pixi.lock\n  hint: write it with the tool that pixi.lock is of"),
+        ("libs/own/uv.lock", "there is no lock libs/own/uv.lock\n  hint: name that of the workspace: uv.lock"),
         (".", "there is no envspec.lock in .\n  hint: name the file: poetry.lock or uv.lock"),
         (
             "locks/notes",

@@ -294,6 +294,12 @@ def test_extras_that_conflict_are_named(scene: Scene) -> None:
     assert "uv exports nothing: Extras `cpu` and `gpu` are incompatible" in message
 
 
+def test_options_of_a_lock_that_is_not_there(scene: Scene) -> None:
+    missing = scene.folder / "poetry.lock"
+    message = refused(scene.user().runs("fit", missing, "--extra", "more"), 2)
+    assert f"there is no lock {missing}" in message
+
+
 def test_a_lock_without_packages_beside_the_projects_is_a_warning(scene: Scene) -> None:
     """[tool.envspec] may have settings for `image build uv.lock` alone."""
     user, folder = scene.user(), scene.lock.parent
