@@ -42,6 +42,8 @@ from envspec.version import VERSION
 #: Tables of [tool.envspec] that count beside another tool's lock; of [pip], these keys.
 _TABLES: Final = ("env", "cuda", "system", "services", "image", "build", "registry", "conformance", "facts")
 _PIP: Final = ("build", "file_owner")
+#: Tables and keys that choose packages, or more specs than one.
+_RESOLVING: Final = ("pip", "conda", "dependencies_from", "variants")
 #: torch, by its names on PyPI and in conda channels.
 _TORCH: Final = frozenset({"torch", "pytorch", "pytorch-gpu"})
 #: With one of them, an environment may do without torch.
@@ -222,7 +224,10 @@ def _document(
     path: Path, own: Mapping[str, Any], words: Mapping[str, Any], found: ForeignLock
 ) -> dict[str, dict[str, Any]]:
     document: dict[str, dict[str, Any]] = {"env": {}, "pip": {}}
-    for name in _TABLES:
+    # Also one that no spec has, so that it is refused.
+    for name in dict.fromkeys((*_TABLES, *own)):
+        if name in _RESOLVING:
+            continue
         table = {**table_of(own, name), **words.get(name, {})}
         if table:
             document[name] = table

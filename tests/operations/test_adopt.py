@@ -99,6 +99,7 @@ def test_what_would_choose_packages_is_refused(tmp_path: Path) -> None:
         ("image]\nproject = 3\n", "image.project"),
         ("system]\napt = 3\n", "system.apt"),
         ("cuda]\ngpus = [3]\n", "cuda.gpus"),
+        ("imgae]\ncopy = []\ncommand = [3]\n", r"imgae: unknown key\n  hint: did you mean `image`"),
     ],
 )
 def test_settings_of_another_type_are_refused(tmp_path: Path, settings: str, problem: str) -> None:
