@@ -108,7 +108,10 @@ def package_folder(lock: Lock, package: Package) -> Path:
             machine is in an image.
     """
     project, name = project_folder(lock), (package.file.url or "").partition("#sha256=")[0]
-    folder = project / name
+    start = project
+    if lock.directory is not None and lock.spec:
+        start = Path(os.path.normpath(os.path.join(os.path.abspath(lock.directory), lock.spec))).parent  # noqa: PTH100, PTH118
+    folder = start / name
     problem, hint = "", "use a whole copy of the project"
     if not is_in_project(folder, project):
         problem = "leads out of it"

@@ -216,6 +216,21 @@ def test_the_project_and_a_member_are_built(scene: Scene) -> None:
 
 
 @confined
+def test_a_member_of_a_lock_that_is_not_beside_the_spec(scene: Scene) -> None:
+    lock, user = workspace(scene), scene.user()
+    (lock.parent.parent / ".git").mkdir()
+    text = settings_of(scene.servers.base).replace("tool.envspec.", "").replace("[env]", '[env]\nname = "small"')
+    spec, folder = scene.folder / "specs" / "small.toml", scene.folder / "locks" / "small"
+    spec.parent.mkdir()
+    spec.write_text(f'{text}\n[pip]\nfrom = "../workspace/uv.lock"\n')
+    succeeded(user.runs("lock", spec, "--output", folder))
+    succeeded(checked(user, spec, folder))
+    assert scene.user("other").id_of(folder) == user.id_of(folder)
+    (lock.parent / "own" / "own.py").write_text("ANSWER = 2\n")
+    assert checked(user, spec, folder).status == 3
+
+
+@confined
 def test_a_member_that_has_changed_is_locked_again(scene: Scene) -> None:
     lock, user = workspace(scene), scene.user()
     pyproject, folder = lock.with_name("pyproject.toml"), lock.parent / "locks" / "app"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
@@ -57,7 +58,7 @@ class UnusableLock(NoSolution, code="unusable-lock"):
 
 
 def read_adopted(spec: Spec, spec_path: Path) -> ForeignLock:
-    """The lock that the spec's `pip.from` names.
+    """The lock that the spec's `pip.from` names; its folders are relative to that of the spec.
 
     Raises:
         RefusedValues: there is no such file.
@@ -65,10 +66,17 @@ def read_adopted(spec: Spec, spec_path: Path) -> ForeignLock:
     """
     source = spec.pip.source or ""
     try:
-        return read_lock(spec_path.parent / source, spec.pip.selection)
+        found = read_lock(spec_path.parent / source, spec.pip.selection)
     except OSError as error:
         why = f"{source} can't be read: {error.strerror}"
         raise RefusedValues((("pip", "from"), why, "name a file next to the spec")) from None
+    rows = []
+    for row in found.rows:
+        if row.index == LOCAL:
+            folder = posixpath.join(posixpath.dirname(source), row.source)
+            row = replace(row, source=posixpath.normpath(folder))  # noqa: PLW2901
+        rows.append(row)
+    return replace(found, rows=tuple(rows))
 
 
 def time_of(found: ForeignLock, facts: Facts) -> datetime:
