@@ -21,7 +21,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from envspec import documents
 from envspec.adopt import is_foreign, read_lock, selection_of
 from envspec.adopt.rows import ForeignLock, Selection
-from envspec.adopt.selected import is_package, name_of
+from envspec.adopt.selected import is_package, name_of, text_of_file
 from envspec.adopt.stale import check_is_current
 from envspec.context import Context, ReporterOf
 from envspec.data import facts_version
@@ -252,10 +252,9 @@ def _python(found: ForeignLock, path: Path) -> str:
         for package in rows.packages:
             if package.name == "python":
                 return ".".join(package.version.split(".")[:2])
-    with suppress(OSError, UnicodeDecodeError):
-        pinned = re.match(
-            r"\s*(?:cpython-|python)?(3\.\d+(?:\.\d+)?)\s*$", path.with_name(".python-version").read_text()
-        )
+    with suppress(UsageError):
+        text = text_of_file(path.with_name(".python-version"))
+        pinned = re.match(r"\s*(?:cpython-|python)?(3\.\d+(?:\.\d+)?)\s*$", text)
         if pinned:
             return pinned[1]
     try:

@@ -180,3 +180,14 @@ def test_a_file_that_a_requirements_file_includes_counts(tmp_path: Path) -> None
         line = f"six @ https://files.example.com/six-1.17.0-py3-none-any.whl --hash=sha256:{digest}\n"
         (tmp_path / "pins.txt").write_text(line, encoding="utf-8")
         assert digest in (adopt_lock(lock, {}, context).folder / "envspec.lock").read_text(encoding="utf-8")
+
+
+def test_the_python_that_a_file_beside_it_names(tmp_path: Path) -> None:
+    named = tmp_path / ".python-version"
+    named.write_text("3.13\n", encoding="utf-8")
+    text = pylock("six-1.17.0-py3-none-any.whl")
+    assert 'python = { version = "3.13.' in (adopted(tmp_path, text).folder / "envspec.lock").read_text("utf-8")
+    named.unlink()
+    # It never ends.
+    named.symlink_to("/dev/zero")
+    assert 'python = { version = "3.12.' in (adopted(tmp_path, text).folder / "envspec.lock").read_text("utf-8")
