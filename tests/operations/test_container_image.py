@@ -24,7 +24,7 @@ def test_an_image_is_not_that_of_a_lock_written_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_changed: bool
 ) -> None:
     def build(engine: Engine, built: Lock, *_: object, bytecode: bool) -> Any:
-        image = SimpleNamespace(platform=Platform.LINUX_64, id="sha256:1")
+        image = SimpleNamespace(layers=(), platform=Platform.LINUX_64, id="sha256:1")
         return image.id, SimpleNamespace(images=(image,), digest=image.id)
 
     monkeypatch.setattr(container, "_loaded_image", build)

@@ -42,7 +42,7 @@ def _compiled(path: str, source: bytes) -> bytes:
     """A module's `.pyc`, empty if it does not compile, which compileall skips."""
     try:
         first = code = compile(source, path, "exec", dont_inherit=True, optimize=0)
-        if _has_set(first):
+        if not _NEEDS_FORK and _has_set(first):
             # A set of strings that no earlier module has interned becomes an object of its own in each function; once
             # they are, as by now, equal sets are one (CPython 3.12, `intern_constants` in Objects/codeobject.c).
             code = compile(source, path, "exec", dont_inherit=True, optimize=0)
