@@ -16,8 +16,9 @@ from envspec.image import engine as loading
 from envspec.image.config import RunConfig, annotations_of, image_config, image_of
 from envspec.image.layers.types import Image, Layer
 from envspec.image.outputs import tar_of
-from envspec.models import Lock, Platform
+from envspec.models import Lock, Platform, Python, Resolution, Target
 from envspec.registry.types import Descriptor
+from envspec.structs import replace
 from tests.support.builders.images import MemoryBlob, base, plain_layer
 from tests.support.builders.images import tar_of as plain_tar
 from tests.support.machines.engine import removed
@@ -41,7 +42,8 @@ class Made:
         return layer
 
     def image(self, *names: str) -> Image:
-        lock: Lock = lock_of()
+        target = Target(Platform.LINUX_64, Python("3.12.1", "spec"))
+        lock: Lock = replace(lock_of(), resolutions=(Resolution(target, ()),))
         below = base(self.layer("base"))
         layers = tuple(self.layer(name) for name in names)
         config = image_config(lock, self.run, Platform.LINUX_64, below, layers, RunConfig(entrypoint=("true",)))
