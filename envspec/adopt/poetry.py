@@ -159,8 +159,8 @@ class _Lock:
         for group, table in table_of(self.tool, "group").items():
             tables.append((normalised(group), table_of(table, "dependencies")))
         for group, table in tables:
-            for name, value in table.items():
-                if group in groups:
+            if group in groups:
+                for name, value in table.items():
                     yield from _edges_of(name, value)
 
     def _without_other_indexes(self, found: list[tuple[_Package, Row]], extras: frozenset[str]) -> list[Row]:
@@ -177,9 +177,17 @@ class _Lock:
                     held.setdefault(row.name, []).append((package, row))
             for name, several in held.items():
                 edges = [edge for edge in direct if edge.name == name and self._holds(edge.marker, at)]
-                fitting = [row for package, row in several if all(_fits(package, edge) for edge in edges)]
-                kept.update(fitting or [row for _, row in several])
+                kept.update(_allowed(several, edges))
         return [row for _, row in found if row in kept]
+
+
+def _allowed(several: list[tuple[_Package, Row]], edges: list[_Edge]) -> list[Row]:
+    """The rows of one name that all edges allow; all rows, if none is."""
+    fitting = []
+    for package, row in several:
+        if all(_fits(package, edge) for edge in edges):
+            fitting.append(row)
+    return fitting or [row for _, row in several]
 
 
 def _fits(package: _Package, edge: _Edge) -> bool:

@@ -62,7 +62,7 @@ def command() -> None:
 
 
 @command.command("build")
-@options.lock_argument(tell=warn_of)
+@options.lock_argument(report=warn_of)
 @options.path_option("--output", "FILE", "Write a tar for `docker load` and skopeo.")
 @options.path_option("--layout", "DIR", "Write an OCI layout.")
 @click.option("--push", "pushed", metavar="REF", help="Push to a registry's repository and tag.")

@@ -63,18 +63,18 @@ def _set_locked(_ctx: click.Context, _param: click.Parameter, value: bool) -> No
 
 
 def compare_with_spec(
-    ctx: click.Context, _param: click.Parameter, value: str | None, *, tell: Callable[[Adopted], None] = mention
+    ctx: click.Context, _param: click.Parameter, value: str | None, *, report: Callable[[Adopted], None] = mention
 ) -> str | None:
     """The callback of an argument that names a lock: warn if its spec has changed since; with `--locked`, fail.
 
     That there is no such lock, the command reports that reads it. A lock of another tool becomes one of envspec.
 
-    tell: reports on a lock of another tool.
+    report: reports on a lock of another tool.
     """
     if value is not None and not ctx.resilient_parsing:
         from envspec.lockfile.folder import find_lock
 
-        folder = adopted(ctx, value, lambda: context_of({}), tell)
+        folder = adopted(ctx, value, lambda: context_of({}), report)
         if folder != value:
             return folder
 
@@ -110,15 +110,15 @@ LOCKED: Final = click.option(
 )
 
 
-def lock_argument(*, required: bool = True, tell: Callable[[Adopted], None] = mention) -> Callable[[_F], _F]:
-    """LOCK, compared with its spec, and `--locked`; of a lock of another tool, which part of it, on which `tell`
+def lock_argument(*, required: bool = True, report: Callable[[Adopted], None] = mention) -> Callable[[_F], _F]:
+    """LOCK, compared with its spec, and `--locked`; of a lock of another tool, which part of it, on which `report`
     reports.
     """
     argument = click.argument(
         "lock",
         required=required,
         shell_complete=terminal.complete_lock,
-        callback=partial(compare_with_spec, tell=tell),
+        callback=partial(compare_with_spec, report=report),
     )
     return combined(argument, LOCKED, *SELECTION)
 

@@ -145,11 +145,11 @@ ENTRYPOINT: Final = _option(
 
 
 def adopted(
-    ctx: click.Context, value: str, make_context: Callable[[], Context], tell: Callable[[Adopted], None]
+    ctx: click.Context, value: str, make_context: Callable[[], Context], report: Callable[[Adopted], None]
 ) -> str:
     """LOCK as the other commands take it: the folder of the envspec.lock that a lock of another tool gives.
 
-    tell: reports on it.
+    report: reports on it.
 
     Raises:
         UsageError: options that select, beside a lock of envspec; and as `operations.adopt.adopt_lock`.
@@ -169,7 +169,7 @@ def adopted(
     named = ctx.params.get("platforms") or ctx.params.get("platform") or ()
     platforms = [named.value] if hasattr(named, "value") else list(named)
     found = adopt_lock(path, words, make_context(), platforms)
-    tell(found)
+    report(found)
     ctx.meta[_ADOPTED] = found
     return str(found.folder)
 

@@ -50,8 +50,6 @@ _TORCH: Final = frozenset({"torch", "pytorch", "pytorch-gpu"})
 _FRAMEWORKS: Final = frozenset({"torch", "jax", "tensorflow", *_TORCH})
 #: Series of Python to choose from, the preferred one first.
 _PYTHONS: Final = ("3.12", "3.11", "3.10", "3.13", "3.14")
-
-
 #: In the folder of an adopted lock, beside SOURCE: what to warn of.
 _WARNINGS: Final = "warnings"
 
@@ -261,7 +259,10 @@ def _python(found: ForeignLock, path: Path) -> str:
         allowed = SpecifierSet(found.requires_python)
     except InvalidSpecifier as error:
         raise UsageError(f"{path}: requires-python: {error}", hint="correct it with the tool that wrote it") from error
-    series = [each for each in _PYTHONS if any(allowed.contains(f"{each}.{patch}") for patch in range(30))]
+    series = []
+    for each in _PYTHONS:
+        if any(allowed.contains(f"{each}.{patch}") for patch in range(30)):
+            series.append(each)
     if series:
         return _with_most_wheels(found, series)
     raise UsageError(

@@ -103,9 +103,12 @@ class ImageRequest:
 
     def remember(self, images: Sequence[Image], digest: str) -> CachedIds:
         """The IDs of images, kept for the next time if the cache can be written. digest: of what a push tags."""
-        ids = tuple((image.platform.value, image.id) for image in images)
-        sizes = tuple((len(each.layers), sum(layer.blob.size_bytes for layer in each.layers)) for each in images)
-        found = CachedIds(ids, digest, sizes)
+        ids: list[tuple[str, str]] = []
+        sizes: list[tuple[int, int]] = []
+        for image in images:
+            ids.append((image.platform.value, image.id))
+            sizes.append((len(image.layers), sum(layer.blob.size_bytes for layer in image.layers)))
+        found = CachedIds(tuple(ids), digest, tuple(sizes))
         with suppress(EnvspecError, OSError):
             # The build read the code again: after an edit since, the IDs are of other code.
             if self._key and self._key == self._current_key():

@@ -30,6 +30,7 @@ from envspec.spec.conda import (
     version_and_build,
 )
 from envspec.spec.dates import Age, read_as_of
+from envspec.spec.document import SELECTED
 from envspec.spec.errors import BadValue, KeyPath, quoted
 from envspec.spec.requirements import Requirement, read_name, read_override, read_requirement, read_sdist_name
 from envspec.spec.values import read_pattern, read_python
@@ -400,14 +401,13 @@ def overlap(one: str, other: str) -> bool:
 
 #: What the lock of another tool decides, and what says which part of it.
 _RESOLVED: Final = ("dependencies", "constraints", "prefer", "overrides", "index", "on_top_of")
-_SELECTED: Final = ("extras", "groups", "without_groups", "default_groups", "members")
 
 
 def _beside_another_lock(data: Document) -> Iterator[Found]:
     """Keys of [pip] that choose versions beside a lock that has them, and keys that select of a lock without one."""
     pip = table_of(data, "pip")
     if "from" not in pip:
-        for key in _SELECTED:
+        for key in SELECTED:
             if key in pip:
                 problem = "selects of a lock of another tool, and no lock is named"
                 yield ("pip", key), problem, 'name it: from = "uv.lock", or remove this key'

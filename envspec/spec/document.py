@@ -18,6 +18,8 @@ from envspec.names import normalised
 PYPROJECT: Final = "pyproject.toml"
 #: A key of specs: lines of a pyproject.toml that count like [pip] dependencies.
 DEPENDENCIES_FROM: Final = "dependencies_from"
+#: Keys of [pip] that say which packages of another tool's lock are meant.
+SELECTED: Final = ("extras", "groups", "without_groups", "default_groups", "members")
 #: Of `requires-python`, if all that it allows is one series or one patch. `==3.11` is 3.11.0, which nobody means.
 _ONE_PYTHON: Final = re.compile(
     r"==(?P<patch>\d+\.\d+\.\d+)|==(?P<any>\d+\.\d+)\.\*|~=(?P<from>\d+\.\d+)\.0"

@@ -16,7 +16,7 @@ from typing import Any, Final
 from envspec import documents
 from envspec.credentials import channel_without_credentials, without_credentials
 from envspec.errors import UsageError
-from envspec.spec.document import DEPENDENCIES_FROM, PYPROJECT, read_spec, spec_in
+from envspec.spec.document import DEPENDENCIES_FROM, PYPROJECT, SELECTED, read_spec, spec_in
 from envspec.spec.variants import BASE, variant_names
 from envspec.verifier.regular import read_regular
 
@@ -77,7 +77,7 @@ def whole_document(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
 #: In [pip] of a whole document: the hash of what is selected of another tool's lock.
 PACKAGES_SHA256: Final = "packages_sha256"
 #: Keys of [pip] that say which packages of another tool's lock are meant: other words may mean the same ones.
-_SELECTED: Final = frozenset({"from", "extras", "groups", "without_groups", "default_groups", "members"})
+_SELECTED: Final = frozenset({"from", *SELECTED})
 
 
 def _with_packages(table: Any, pip: Mapping[str, Any], folder: Path) -> dict[str, Any]:

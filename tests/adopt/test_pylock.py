@@ -59,7 +59,7 @@ def test_files_and_indexes(tmp_path: Path) -> None:
             f"upload-time = 2026-01-02T03:04:05Z, "
             f'hashes = {{sha256 = "{HASH}"}}}}\n' + wheel("a"),
         )
-        + package("c", 'index = "https://me:secret@corp.example.com/root/simple/"\n' + wheel("c"))
+        + package("c", 'index = "https://me:secret@corp.example.com/team/simple/"\n' + wheel("c"))
         + package(
             "torch", wheel("torch", "https://download.pytorch.org/whl/cu128", "2.7.1%2Bcu128"), version="2.7.1+cu128"
         ),
@@ -76,7 +76,7 @@ def test_files_and_indexes(tmp_path: Path) -> None:
     assert [(row.index, row.index_url) for row in (a, b, c, torch)] == [
         ("default", ""),
         ("default", ""),
-        ("corp-example-com-root", "https://corp.example.com/root/simple/"),
+        ("corp-example-com-team", "https://corp.example.com/team/simple/"),
         ("pytorch-cu128", "https://download.pytorch.org/whl/cu128"),
     ]
     assert torch.files[0].filename == "torch-2.7.1+cu128-py3-none-any.whl"

@@ -10,20 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.builders.adopted import settings_of, write_project
+from tests.support.builders.adopted import TEXT, settings_of, write_project
 from tests.support.builders.images import ImageUser, image_servers, small_wheel
 from tests.support.user import Ran, succeeded
 
 WHEELS = (small_wheel("alpha"), small_wheel("beta", requires=["alpha"]), small_wheel("gamma"), small_wheel("delta"))
-TEXT = """
-dependencies = ["beta"]
-
-[project.optional-dependencies]
-more = ["gamma"]
-
-[dependency-groups]
-dev = ["delta"]
-"""
 KEEP = "to keep this selection, add to pyproject.toml:"
 
 

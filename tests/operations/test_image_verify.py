@@ -670,7 +670,8 @@ def test_an_image_on_an_image_of_envspec_s_own(scene: Scene) -> None:
 # The project's code
 
 
-def test_the_project_s_code_is_not_compared(scene: Scene) -> None:
+def with_code(scene: Scene) -> tuple[ImageUser, Path]:
+    """Somebody with a lock whose image contains the project's code, and the lock's folder."""
     folder = scene.new_folder()
     builder = scene.user_in(folder)
     (folder / "specs").mkdir(parents=True)
@@ -679,6 +680,12 @@ def test_the_project_s_code_is_not_compared(scene: Scene) -> None:
     (folder / "code/run.py").write_text("one = 1\n")
     settings = replace(scene.lock.image, copy=("../code",))
     place = builder.writes_lock(replace(scene.lock, image=settings, spec="../../specs/small.toml"), "locks/small")
+    return builder, place
+
+
+def test_the_project_s_code_is_not_compared(scene: Scene) -> None:
+    builder, place = with_code(scene)
+    folder = builder.folder
     builder.id_of(place, "--layout", "layout")
     why = "the project's code is not of the lock"
     reader = scene.user_in(scene.new_folder())
@@ -712,14 +719,8 @@ def without_layer(image: Image) -> Image:
 
 
 def test_layers_of_the_project_s_code_have_a_number_and_change_nothing_of_the_lock(scene: Scene) -> None:
-    folder = scene.new_folder()
-    builder = scene.user_in(folder)
-    (folder / "specs").mkdir(parents=True)
-    (folder / "specs/small.toml").write_text('[env]\nname = "small"\npython = "3.11"\n')
-    (folder / "code").mkdir()
-    (folder / "code/run.py").write_text("one = 1\n")
-    settings = replace(scene.lock.image, copy=("../code",))
-    place = builder.writes_lock(replace(scene.lock, image=settings, spec="../../specs/small.toml"), "locks/small")
+    builder, place = with_code(scene)
+    folder = builder.folder
     builder.id_of(place, "--layout", "layout", "--compression", "none")
     image = read_image(folder / "layout")
     same = next(each for layer in image.layers for each in members_of(layer) if each[0].name == f"{SITE}/alpha/m1.py")

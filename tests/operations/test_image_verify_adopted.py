@@ -12,7 +12,7 @@ import pytest
 
 from tests.operations.test_build_projects import Repository
 from tests.support import preloaded
-from tests.support.builders.adopted import lock_project, settings_of, write_project
+from tests.support.builders.adopted import TEXT, lock_project, settings_of, write_project
 from tests.support.builders.images import ImageServers, ImageUser, hold_base, image_servers, make_base, small_wheel
 from tests.support.builders.projects import File
 from tests.support.builders.wheels import sdist
@@ -21,16 +21,6 @@ from tests.support.servers.registry import digest
 from tests.support.user import succeeded
 
 pytestmark = pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")
-
-TEXT = """
-dependencies = ["beta"]
-
-[project.optional-dependencies]
-more = ["gamma"]
-
-[dependency-groups]
-dev = ["delta"]
-"""
 
 
 @dataclass

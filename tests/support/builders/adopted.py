@@ -27,6 +27,16 @@ name = "app"
 version = "1.0"
 requires-python = ">=3.10"
 """
+#: Behind it: a project of alpha and beta, with an extra and a group.
+TEXT: Final = """
+dependencies = ["beta"]
+
+[project.optional-dependencies]
+more = ["gamma"]
+
+[dependency-groups]
+dev = ["delta"]
+"""
 FILES: Final = f"https://{PyPI.file_storage_domain}/packages/"
 
 
