@@ -57,7 +57,7 @@ def project_folder(lock: Lock) -> Path:
     Raises:
         UsageError: the lock does not know its spec, that is not there or not in the lock's project, or it is another's.
     """
-    if lock.directory is not None and (source := adopted_source(lock.directory)):
+    if source := adopted_source(lock.directory):
         return source.parent
     if lock.directory is None or not lock.spec:
         raise UsageError(

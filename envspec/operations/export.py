@@ -224,7 +224,7 @@ def _locations(lock: Lock, packages: Sequence[Package], context: Context) -> Map
 
 def _spec_folder(lock: Lock) -> Path:
     """The folder of a lock's spec, which names local projects."""
-    if lock.directory is not None and (source := adopted_source(lock.directory)):
+    if source := adopted_source(lock.directory):
         return source.parent
     return ((lock.directory or Path("locks", lock.name)) / lock.spec).parent
 

@@ -309,8 +309,7 @@ def _is_unbuilt(package: Package) -> bool:
 
 def _wanted(lock: Lock) -> Callable[[Package], bool]:
     """Which sources are built for an image: of another tool's lock also what is compiled, since nothing records it."""
-    is_adopted = lock.directory is not None and adopted_source(lock.directory) is not None
-    return lacks_wheel if is_adopted else _is_unbuilt
+    return lacks_wheel if adopted_source(lock.directory) else _is_unbuilt
 
 
 async def completed(options: ImageOptions, context: Context) -> ImageOptions:

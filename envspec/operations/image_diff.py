@@ -99,7 +99,7 @@ async def _build_lock(name: str, lock: Lock, platform: Platform, context: Contex
 
 def _name_of(lock: Lock) -> str:
     """The lock of another tool, of which a lock in the cache was made; empty for any other lock."""
-    if lock.directory is None or (source := adopted_source(lock.directory)) is None:
+    if (source := adopted_source(lock.directory)) is None:
         return ""
     return os.path.relpath(source)
 

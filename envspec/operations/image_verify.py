@@ -209,7 +209,7 @@ def _take_stated_base(subject: _Subject) -> None:
     of this tag is another one.
     """
     lock, base = subject.lock, subject.lock.on(subject.platform).base_image
-    if base is None or lock.directory is None or adopted_source(lock.directory) is None:
+    if base is None or adopted_source(lock.directory) is None:
         return
     found = labels_of(subject.config)
     digest, identity = found.get(LABEL_BASE_DIGEST, ""), found.get(LABEL_LOCK, "")

@@ -399,7 +399,7 @@ def overlap(one: str, other: str) -> bool:
     return common[0][0]
 
 
-#: What the lock of another tool decides, and what says which part of it.
+#: Keys of [pip] that decide what the lock of another tool has decided.
 _RESOLVED: Final = ("dependencies", "constraints", "prefer", "overrides", "index", "on_top_of")
 
 

@@ -40,10 +40,12 @@ def path_from_lock(spec: Path, directory: Path) -> str:
     return Path(os.path.relpath(one, other)).as_posix()
 
 
-def adopted_source(directory: Path) -> Path | None:
-    """The lock of another tool that the lock in a folder of the cache was made of; None for any other folder."""
+def adopted_source(directory: Path | None) -> Path | None:
+    """The lock of another tool that the lock in a folder of the cache was made of; None for any other one."""
     from envspec.io.cache import cache_path
 
+    if directory is None:
+        return None
     place = directory.parent
     if place.parent.name != ADOPTED or place.parent.parent != cache_path(os.environ):
         return None

@@ -81,9 +81,9 @@ def assemble(packages: Resolved) -> Lock:
 
     def pinned(image: BaseImage) -> BaseImage:
         locked = old.on(image.digests[0].platform).base_image if old else None
-        # A base whose packages were read has the digests by which it was.
-        # Of another tool's lock, the recorded digests: the next machine has the same.
+        # Of another tool's lock, the recorded digests count: the next machine has the same.
         asking = replace(context, connectivity=Connectivity.OFFLINE) if state.request.is_adopted else context
+        # A base whose packages were read has the digests by which it was.
         with_all, failure = run_interruptible(with_digests(image, state.beneath.image or locked, asking))
         if follows_base(spec):
             with_all = run_interruptible(_with_creation(with_all, state.started, asking))
@@ -291,14 +291,15 @@ async def with_known_digests(lock: Lock, context: Context) -> Lock:
         found, failure = await with_digests(image, None, context)
         if failure is not None:
             raise failure
-        return replace(
-            image, digests=tuple(a if a.digest else b for a, b in zip(image.digests, found.digests, strict=True))
-        )
+        digests: list[PinnedDigest] = []
+        for own, other in zip(image.digests, found.digests, strict=True):
+            digests.append(own if own.digest else other)
+        return replace(image, digests=tuple(digests))
 
-    own = []
+    of_platforms = []
     for each in lock.platform_cuda:
-        own.append(replace(each, base_image=await known(each.base_image)))
-    return replace(lock, base_image=await known(lock.base_image), platform_cuda=tuple(own))
+        of_platforms.append(replace(each, base_image=await known(each.base_image)))
+    return replace(lock, base_image=await known(lock.base_image), platform_cuda=tuple(of_platforms))
 
 
 async def with_digests(
